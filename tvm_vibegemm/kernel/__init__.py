@@ -1,0 +1,1 @@
+"""A generated kernel as data: source checks, launch plan, build, launch."""

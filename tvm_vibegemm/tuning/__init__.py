@@ -1,0 +1,1 @@
+"""Ties generator, judge, rivals and database together."""
