@@ -126,7 +126,9 @@ def test_coverage_names_what_is_missing() -> None:
     assert missing() == ""
     assert "layout nt" in missing(layouts=["nn"])
     assert "batched" in missing(batched=False)
-    assert "f16, f16, f32 → f16" in missing(types=[{"a": "f16", "b": "f16", "acc": "f32", "out": ["f32"]}])
+    assert "f16, f16, f32 → f16" in missing(
+        types=[{"a": "f16", "b": "f16", "acc": "f32", "out": ["f32"]}]
+    )
     assert "no choice of tunables serves it" in missing(requires=["K % 8 == 0"])
     # A condition that some choice of tunables meets is fine.
     assert missing(requires=["M >= BM"]) == ""

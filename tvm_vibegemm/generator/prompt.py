@@ -16,7 +16,6 @@ import jinja2
 from ..device import device_for
 from ..errors import InputError
 from ..kernel import expr, plan
-from ..kernel import source as source_rules
 from ..kernel.preamble import preamble
 from ..resources import codegen_dir
 from ..workload import DTYPES, EPILOGUE_KINDS, Workload
@@ -25,6 +24,8 @@ from .provider import Message
 from .transcript import Transcript, transcripts_dir
 
 CUDA_VERSION = "13.0"
+# The allow-list of the device contract, which the source check enforces.
+INCLUDES = ("cuda_bf16.h", "cuda_fp16.h", "cuda_fp8.h", "mma.h", "vibegemm.cuh")
 MAX_FACT_CHARS = 12_000
 _GENERATED_FOR = Workload(
     m=None, n=768, k=3072, epilogue=Workload.parse(
@@ -118,8 +119,7 @@ def render_brief(brief: Brief) -> str:
         "timed": rows,
         "any_rivals": any(row["rivals"] for row in rows),
         "cuda": CUDA_VERSION,
-        "includes": sorted(source_rules.INCLUDES),
-        "max_source": source_rules.MAX_BYTES,
+        "includes": INCLUDES,
         "epilogue_kinds": EPILOGUE_KINDS,
         "plan_version": plan.PLAN_VERSION,
         "max_variants": plan.MAX_VARIANTS,
@@ -130,7 +130,9 @@ def render_brief(brief: Brief) -> str:
         "example_source": source,
         "example_plan": plan_text,
         "prelude": _file("include", "vibegemm.cuh"),
-        "generated": preamble(_GENERATED_FOR, {"BM": 128, "STAGES": 4}),
+        "generated": preamble(
+            _GENERATED_FOR, {"BM": 128, "STAGES": 4}, device_for(brief.arch[0]).arch
+        ),
         "generated_key": _GENERATED_FOR.key,
     }
     return _templates().get_template("kernel.md.j2").render(context)

@@ -1,0 +1,163 @@
+"""``vibegemm compile``: an ONNX model to a library, with a table of what became of each product."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ..errors import DeviceError, InputError
+
+
+def parse_shapes(texts: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
+    """Return ``{"x": (1, 3, 48, 320)}`` from ``("x:1,3,48,320",)``.
+
+    Raises
+    ------
+    InputError
+        For a text of another form.
+    """
+    shapes: dict[str, tuple[int, ...]] = {}
+    for text in texts:
+        name, _, sizes = text.rpartition(":")
+        try:
+            shapes[name] = tuple(int(size) for size in sizes.split(",")) if sizes else ()
+        except ValueError as error:
+            raise InputError(f"--shape {text!r}: write NAME:1,3,48,320") from error
+        if not name:
+            raise InputError(f"--shape {text!r}: write NAME:1,3,48,320")
+    return shapes
+
+
+@click.command("compile")
+@click.argument("model", type=click.Path(path_type=Path))
+@click.option("--shape", "shapes", multiple=True, help="NAME:1,3,48,320; once for each input.")
+@click.option("--arch", default=None, help="E.g. sm_90; default: this machine's GPU.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="The library to write.")
+@click.option(
+    "--select",
+    type=click.Choice(["measured", "valid"]),
+    default="measured",
+    show_default=True,
+    help="measured: what won at that very workload; valid: the best that fits.",
+)
+@click.option(
+    "--fallback",
+    type=click.Choice(["metaschedule", "reference"]),
+    default="metaschedule",
+    show_default=True,
+)
+@click.option("--database", help="URL or path of the tuning database.")
+@click.option("--plain", is_flag=True, help="The same pipeline without our kernels.")
+@click.option("--check", is_flag=True, help="Run it and compare with ONNX Runtime (needs a GPU).")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def command(
+    model: Path,
+    shapes: tuple[str, ...],
+    arch: str | None,
+    output: Path | None,
+    select: str,
+    fallback: str,
+    database: str | None,
+    plain: bool,
+    check: bool,
+    as_json: bool,
+) -> None:
+    """Compile MODEL (an .onnx file) with LLM-written kernels."""
+    from ..toolchain import local_device
+
+    sizes = parse_shapes(shapes)
+    found = local_device()
+    if arch is None:
+        if found is None:
+            raise DeviceError(
+                "compile: there is no GPU here; name what to compile for: --arch sm_90"
+            )
+        arch = found[0]
+    if check and found is None:
+        raise DeviceError("compile --check: needs a GPU, and there is none here; leave --check out")
+    from ..graph.onnx import compile_onnx
+
+    result = compile_onnx(
+        model,
+        sizes,
+        arch,
+        output,
+        database=database,
+        select=select,
+        fallback=fallback,
+        offload=not plain,
+        progress=lambda line: click.echo(line, err=True),
+    )
+    checked = None
+    if check:
+        from ..graph.onnx_check import check_model
+
+        checked = check_model(model, sizes, result)
+    if as_json:
+        click.echo(json.dumps(_as_json(result, checked)))
+    else:
+        _print_table(result, checked)
+
+
+def _as_json(result: Any, checked: dict[str, Any] | None) -> dict[str, Any]:
+    return {
+        "arch": result.device.arch,
+        "device": result.device.name,
+        "library": str(result.library) if result.library else None,
+        "sites": [
+            {
+                "op": site.op,
+                "workload": site.workload,
+                "decision": site.decision,
+                "reason": site.reason,
+                "expected_us": site.expected_us,
+            }
+            for site in result.sites
+        ],
+        "skipped_rules": [asdict(skip) for skip in result.skipped],
+        "seconds": result.seconds,
+        "check": checked,
+    }
+
+
+def _print_table(result: Any, checked: dict[str, Any] | None) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=160)
+    table = Table(title=f"Matrix products for {result.device.name} ({result.device.arch})")
+    for name, options in (
+        ("sites", {"justify": "right"}),
+        ("workload", {"overflow": "fold"}),
+        ("decision", {}),
+        ("reason", {"overflow": "fold"}),
+        ("expected", {"justify": "right"}),
+    ):
+        table.add_column(name, **options)  # type: ignore[arg-type]
+    rows: dict[tuple[Any, ...], int] = {}
+    for site in result.sites:
+        row = (site.workload or "-", site.decision, site.reason, site.expected_us)
+        rows[row] = rows.get(row, 0) + 1
+    for (workload, decision, reason, expected), count in rows.items():
+        time = "-" if expected is None else f"{expected:.1f} µs"
+        table.add_row(str(count), workload, decision, reason, time)
+    console.print(table)
+    kernels = sum(site.decision == "kernel" for site in result.sites)
+    console.print(f"{kernels} of {len(result.sites)} products run LLM-written kernels.")
+    if result.sites and not kernels:
+        console.print(f"No kernel won for {result.device.arch}: TVM's schedules serve all of them.")
+    for skip in result.skipped:
+        console.print(f"TVM's {skip.rule} rule threw on {skip.function}; the next rule served.")
+    if result.library:
+        console.print(f"Library: {result.library}")
+    if checked:
+        console.print(
+            f"Checked against ONNX Runtime: largest error {checked['max_abs']:.3g} absolute,"
+            f" {checked['max_rel']:.3g} of the output's root-mean-square."
+        )

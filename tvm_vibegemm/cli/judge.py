@@ -1,0 +1,135 @@
+"""``vibegemm judge``: run judge jobs on this machine's GPU, or prepare them where there is none."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..errors import DeviceError, InputError
+
+if TYPE_CHECKING:
+    from ..judge.job import Candidate
+    from ..workload import Workload
+
+
+def read_jobs(path: Path) -> list[tuple[Workload, list[Candidate]]]:
+    """Read a file of jobs, one JSON object a line.
+
+    Each has ``workload`` (a key) and ``kernels``, a list of ``{"kernel": PATH, "tunables": {…}}``;
+    paths are relative to the file's folder, and ``"tunables": "all"`` stands for every variant.
+
+    Raises
+    ------
+    InputError
+        Naming file and line.
+    """
+    from ..errors import VibeGEMMError
+    from ..judge.job import Candidate
+    from ..kernel.kernel import Kernel
+    from ..workload import Workload
+
+    jobs = []
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"jobs {path}: cannot be read ({error})") from error
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            job = json.loads(line)
+            candidates = []
+            for entry in job["kernels"]:
+                kernel = Kernel.load(path.parent / entry["kernel"])
+                tunables = entry.get("tunables", {})
+                variants = kernel.plan.variants() if tunables == "all" else [tunables]
+                candidates += [Candidate(kernel, kernel.plan.check_tunables(v)) for v in variants]
+            jobs.append((Workload.parse(job["workload"]), candidates))
+        except (ValueError, KeyError, TypeError, VibeGEMMError) as error:
+            raise InputError(f"jobs {path}, line {number}: {error!s:.300}") from error
+    return jobs
+
+
+def _prepare(path: str, position: int, arch: str, folder: str) -> None:
+    from ..device import device_for
+    from ..judge.job import prepare
+
+    workload, candidates = read_jobs(Path(path))[position]
+    prepare(workload, device_for(arch), candidates, Path(folder))
+
+
+@click.command("judge")
+@click.argument("jobs", type=click.Path(path_type=Path))
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Where the results go.")
+@click.option(
+    "--work",
+    type=click.Path(path_type=Path),
+    default=Path("judge-work"),
+    show_default=True,
+    help="Folder of prepared references.",
+)
+@click.option("--prepare", "only_prepare", is_flag=True, help="Build everything, run nothing.")
+@click.option("--arch", default="sm_90", show_default=True, help="With --prepare: build for.")
+@click.option("--workers", type=click.IntRange(1), default=2, help="Processes that build.")
+@click.option("--rounds", type=click.IntRange(5), default=25, help="Interleaved timed passes.")
+@click.option("--seconds", type=float, default=None, help="Start no job after so many seconds.")
+def command(
+    jobs: Path,
+    output: Path | None,
+    work: Path,
+    only_prepare: bool,
+    arch: str,
+    workers: int,
+    rounds: int,
+    seconds: float | None,
+) -> None:
+    """Check and time the kernels of JOBS (JSON lines) beside TVM's reference schedule."""
+    import time
+
+    from ..device import device_for
+    from ..toolchain import local_device
+
+    listed = read_jobs(jobs)
+    if only_prepare:
+        with ProcessPoolExecutor(workers) as pool:
+            waiting: list[Any] = [
+                pool.submit(_prepare, str(jobs), position, arch, str(work))
+                for position in range(len(listed))
+            ]
+            for position, future in enumerate(waiting, 1):
+                future.result()
+                click.echo(f"prepared {position} of {len(waiting)}", err=True)
+        return
+    if output is None:
+        raise InputError("judge: say where the results go, with -o RESULTS.jsonl")
+    found = local_device()
+    if found is None:
+        raise DeviceError("judge: there is no GPU here; --prepare builds the jobs without one")
+    device = device_for(*found)
+    from ..judge.job import judge
+
+    started = time.monotonic()
+    with output.open("a", encoding="utf-8") as file:
+        for position, (workload, candidates) in enumerate(listed, 1):
+            if seconds is not None and time.monotonic() - started > seconds:
+                left = len(listed) - position + 1
+                click.echo(f"stopped after {seconds:g} s; {left} jobs are left", err=True)
+                break
+            results = judge(workload, device, candidates, work, rounds=rounds)
+            for result in results:
+                file.write(result.to_json() + "\n")
+            file.flush()
+            _show(position, len(listed), workload, results)
+
+
+def _show(position: int, count: int, workload: Workload, results: list[Any]) -> None:
+    click.echo(f"[{position}/{count}] {workload.key}", err=True)
+    for result in results:
+        name = result.subject if result.kernel is None else result.kernel[:8]
+        detail = result.evidence.get("spelling") or result.tunables or ""
+        time = f"{result.median_us:.2f} µs" if result.median_us is not None else "-"
+        click.echo(f"    {name} {detail}: {result.verdict}, {time}", err=True)

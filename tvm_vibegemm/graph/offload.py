@@ -1,0 +1,336 @@
+"""The pass: every matrix product that has a proven kernel becomes a call of it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import tvm
+import tvm_ffi
+from tvm import ir, relax
+from tvm.relax.expr import _update_type
+
+from .. import errors
+from ..database import Database, open_default
+from ..device import Device
+from ..workload import Workload
+from . import tensors
+from .composite import CODEGEN, build_call, build_function
+from .grow import Chain, match
+from .reasons import Decline
+from .recompose import recompose
+from .report import SiteReport, read_report, write_report
+from .rewrite import Rewrite, rewrite_function
+from .scope import Scope, is_foreign
+from .target import resolve_device
+
+if TYPE_CHECKING:
+    from ..tuning.decision import Decision
+
+Generate = Callable[[Workload, Device], Any]
+_SELECT = ("measured", "valid")
+_FALLBACK = ("metaschedule", "reference")
+
+for _name, _error in vars(errors).items():
+    # So that an error crosses TVM's C++ pass machinery as what it is.
+    if isinstance(_error, type) and issubclass(_error, errors.VibeGEMMError):
+        tvm_ffi.register_error(_name, _error)
+
+
+def VibeGEMMOffload(
+    *,
+    target: Any = None,
+    database: Database | str | Path | None = None,
+    select: str = "measured",
+    fallback: str = "metaschedule",
+    generate: Generate | None = None,
+) -> Any:
+    """Return the pass that offloads matrix products to generated kernels.
+
+    Decomposed gelu and silu are put back together first. Then each ``R.matmul``, with what follows
+    it as far as an epilogue can do it, is looked up in the database. Where a kernel wins, a
+    private function with ``Codegen="vibegemm"`` takes its place, for
+    ``relax.transform.RunCodegen``; everywhere else the graph stays as it was. The module attribute
+    ``vibegemm.report`` says what became of each product (see :func:`.report.read_report`).
+
+    Parameters
+    ----------
+    target
+        What to compile for: a TVM target, or an arch such as ``"sm_90"``. By default the current
+        target, else the module's vdevice, else the local GPU.
+    database
+        Where the measurements are; by default the user's, with the shipped schedules merged in.
+    select
+        ``"measured"`` takes what won at that very workload, ``"valid"`` the best predicted kernel
+        that is valid there.
+    fallback
+        What a product without a winning kernel gets: ``"metaschedule"`` or ``"reference"``.
+    generate
+        Called once with each workload that has no accepted kernel, and the device, before the
+        decision is made; it may add measurements to the database.
+
+    Returns
+    -------
+    tvm.transform.Pass
+        A module pass.
+
+    Raises
+    ------
+    InputError
+        For an unknown ``select`` or ``fallback``.
+    DeviceError
+        When the pass runs: the target is not CUDA, its arch is unknown, or there is none.
+    """
+    for option, value, known in (("select", select, _SELECT), ("fallback", fallback, _FALLBACK)):
+        if value not in known:
+            raise errors.InputError(
+                f"VibeGEMMOffload: {option}={value!r} is unknown; known: {', '.join(known)}"
+            )
+
+    def transform(mod: Any, context: Any) -> Any:
+        device = resolve_device(target, mod)
+        with _opened(database) as opened:
+            offload = _Offload(recompose(mod), device, opened, select, fallback, generate)
+            return offload.run()
+
+    return tvm.transform.module_pass(transform, opt_level=0, name="VibeGEMMOffload")
+
+
+@contextmanager
+def _opened(database: Database | str | Path | None) -> Iterator[Any]:
+    if database is None:
+        with open_default() as opened:
+            yield opened
+    elif isinstance(database, str | Path):
+        with Database(database) as opened:
+            yield opened
+    else:
+        yield database  # the caller's to close
+
+
+@dataclass
+class _Found:
+    """One product of the module, in the order of the report."""
+
+    outcome: Chain | Decline
+    function: str | None = None  # name of the function that holds it
+    decision: Any = None
+    symbol: str | None = None
+
+
+@dataclass
+class _Offload:
+    """One run of the pass over one module."""
+
+    mod: Any
+    device: Device
+    database: Any
+    select: str
+    fallback: str
+    generate: Generate | None
+    found: list[_Found] = field(default_factory=list)
+    scopes: dict[str, Scope] = field(default_factory=dict)
+    built: dict[str, list[Any]] = field(default_factory=dict)  # site → its functions' GlobalVars
+
+    def run(self) -> Any:
+        """Match, decide, rewrite, report."""
+        before = [site for site in read_report(self.mod) if site.decision == "kernel"]
+        self._match_all()
+        self._decide_all()
+        self.mod = self.mod.clone()
+        for gvar in self._functions():
+            self._rewrite(gvar)
+        return write_report(self.mod, [*before, *self._report(len(before))])
+
+    def _functions(self) -> list[Any]:
+        gvars = [gvar for gvar, f in self.mod.functions.items() if isinstance(f, relax.Function)]
+        return sorted(gvars, key=lambda gvar: str(gvar.name_hint))
+
+    # -- matching --------------------------------------------------------------------------------
+
+    def _match_all(self) -> None:
+        for gvar in self._functions():
+            function = self.mod[gvar]
+            if is_foreign(function):
+                if not _is_own(function):
+                    self._decline_foreign(function)
+                continue
+            scope = Scope(function)
+            self.scopes[str(gvar.name_hint)] = scope
+            for site in scope.sites:
+                outcome = match(scope, site)
+                if outcome is not None:
+                    self.found.append(_Found(outcome, str(gvar.name_hint)))
+                elif _is_lowered(site.binding.value):
+                    self.found.append(_Found(Decline.LOWERED))
+            for nested in scope.nested:
+                if tensors.op_name(nested) == "relax.matmul":
+                    self.found.append(_Found(Decline.NESTED))
+            for inner in scope.foreign:
+                self._decline_foreign(inner)
+
+    def _decline_foreign(self, function: Any) -> None:
+        def visit(expr: Any) -> None:
+            if tensors.op_name(expr) == "relax.matmul":
+                self.found.append(_Found(Decline.OTHER_CODEGEN))
+
+        relax.analysis.post_order_visit(function, visit)
+
+    # -- deciding --------------------------------------------------------------------------------
+
+    def _decide_all(self) -> None:
+        from ..tuning.decision import decide
+
+        decisions: dict[str, Decision] = {}
+        for item in self.found:
+            if not isinstance(item.outcome, Chain):
+                continue
+            workload = item.outcome.workload
+            if workload.key not in decisions:
+                if self.generate is not None and not self._has_kernel(workload):
+                    self.generate(workload, self.device)
+                decisions[workload.key] = decide(
+                    workload,
+                    self.device,
+                    self.database,
+                    select=self.select,
+                    fallback=self.fallback,
+                )
+            item.decision = decisions[workload.key]
+
+    def _has_kernel(self, workload: Workload) -> bool:
+        arch = self.device.arch
+        sizes = self.database.measured_m(workload.key, arch) if workload.m is None else [workload.m]
+        return any(
+            measurement.subject == "kernel"
+            for m in sizes
+            for measurements in self.database.accepted(workload.at(m).key, arch).values()
+            for measurement in measurements
+        )
+
+    # -- rewriting -------------------------------------------------------------------------------
+
+    def _rewrite(self, gvar: Any) -> None:
+        scope = self.scopes.get(str(gvar.name_hint))
+        rewrite = Rewrite()
+        for item in self.found:
+            if item.function != str(gvar.name_hint):
+                continue
+            if not isinstance(item.outcome, Chain) or item.decision.decision != "kernel":
+                continue
+            chain = item.outcome
+            callee = self._site_function(chain, item.decision)
+            item.symbol = str(callee.name_hint)
+            rewrite.drop.update(tensors.key(site.binding.var) for site in chain.sites[:-1])
+            rewrite.replace[tensors.key(chain.result)] = build_call(chain, callee)
+        if scope is None or not rewrite.replace:
+            return
+        self._drop_permutes(gvar, scope, rewrite)
+        self.mod.update_func(gvar, rewrite_function(self.mod[gvar], rewrite))
+
+    def _drop_permutes(self, gvar: Any, scope: Scope, rewrite: Rewrite) -> None:
+        """Drop the transposes that only offloaded products read."""
+        gone: dict[int, int] = {}
+        for item in self.found:
+            chain = item.outcome
+            if not isinstance(chain, Chain) or item.symbol is None:
+                continue
+            if item.function != str(gvar.name_hint):
+                continue
+            for operand in (chain.a, chain.b):
+                for var in reversed(operand.permutes):
+                    gone[tensors.key(var)] = gone.get(tensors.key(var), 0) + 1
+                    if gone[tensors.key(var)] < scope.uses(var):
+                        break
+                    rewrite.drop.add(tensors.key(var))
+
+    def _site_function(self, chain: Chain, decision: Any) -> Any:
+        """Return the GlobalVar of the chain's function, shared by sites that are the same."""
+        site = json.dumps(
+            {
+                "workload": chain.workload.key,
+                "scales": [op.value for op in chain.workload.epilogue if op.kind == "scale"],
+                "choices": [[c.m_max, c.kernel, dict(c.tunables)] for c in decision.choices],
+                "arch": self.device.arch,
+                "device": self.device.name,
+            },
+            sort_keys=True,
+        )
+        workspace = self._workspace(chain, decision)
+        same = self.built.setdefault(site, [])
+        function = build_function(chain, "", site, workspace)
+        for gvar in same:
+            other = self.mod[gvar].with_attr("global_symbol", "")
+            if tvm_ffi.structural_equal(function, other, map_free_vars=True):
+                return gvar
+        # Named by what it is, so that libraries built apart do not clash over different things.
+        stem = f"{CODEGEN}_{hashlib.sha256(site.encode()).hexdigest()[:12]}"
+        taken = {str(gvar.name_hint) for gvar in self.mod.functions}
+        name, number = stem, 1
+        while name in taken:
+            number += 1
+            name = f"{stem}_{number}"
+        gvar = ir.GlobalVar(name)
+        _update_type(gvar, function.ty)
+        self.mod.update_func(gvar, function.with_attr("global_symbol", name))
+        same.append(gvar)
+        return gvar
+
+    def _workspace(self, chain: Chain, decision: Any) -> Any:
+        """Return the bytes of workspace of a site, and make its kernels known to the builder."""
+        from ..kernel.kernel import Kernel, lookup, register
+        from ..kernel.launch import Branch, workspace_bytes
+        from ..kernel.plan import Plan
+
+        branches = []
+        for choice in decision.choices:
+            if choice.kernel is None:
+                continue  # TVM's own schedule serves this range of M
+            kernel = lookup(choice.kernel)
+            if kernel is None:
+                source, plan = self.database.kernel_text(choice.kernel)
+                kernel = Kernel(source, Plan.load(plan))
+                register(kernel)
+            branches.append(Branch(kernel, choice.tunables, choice.m_max))
+        workload = chain.workload
+        m: Any = workload.m
+        if m is None:
+            shape = tensors.dims(chain.result) or ()
+            m = tensors.product(shape) // (workload.n * workload.batch)
+        return workspace_bytes(workload, self.device, branches, m)
+
+    # -- reporting -------------------------------------------------------------------------------
+
+    def _report(self, start: int) -> Iterator[SiteReport]:
+        for number, item in enumerate(self.found, start):
+            name = f"matmul_{number}"
+            if isinstance(item.outcome, Decline):
+                yield SiteReport("matmul", name, None, "declined", item.outcome.value)
+                continue
+            yield SiteReport(
+                op="matmul",
+                name=name,
+                workload=item.outcome.workload.key,
+                decision=item.decision.decision,
+                reason=item.decision.reason,
+                expected_us=item.decision.expected_us,
+                symbol=item.symbol,
+                chain_end=item.outcome.end.value,
+            )
+
+
+def _is_own(function: Any) -> bool:
+    return (function.attrs or {}).get("Codegen") == CODEGEN
+
+
+def _is_lowered(value: Any) -> bool:
+    """Return True for a call of a TIR function that LegalizeOps made of a matmul."""
+    if tensors.op_name(value) != "relax.call_tir" or not value.args:
+        return False
+    callee = value.args[0]
+    return isinstance(callee, ir.GlobalVar) and "matmul" in str(callee.name_hint).split("_")

@@ -1,0 +1,143 @@
+"""Reads an ONNX file that nobody vouches for: checks it, fixes its shapes, simplifies it."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+from pathlib import Path
+from typing import Any
+
+from ..errors import InputError
+
+
+def load_model(path: Path, shapes: dict[str, tuple[int, ...]]) -> Any:
+    """Read and simplify a model.
+
+    Parameters
+    ----------
+    path
+        An ``.onnx`` file.
+    shapes
+        Shape of each input that is dynamic in the file.
+
+    Returns
+    -------
+    onnx.ModelProto
+        With fixed shapes, as onnxslim leaves it.
+
+    Raises
+    ------
+    InputError
+        When there is no such file, it is not ONNX, a name or shape does not fit, an input stays
+        dynamic, or external data lies outside the model's folder.
+    """
+    import onnx
+
+    if not path.is_file():
+        raise InputError(f"model {path}: no such file")
+    try:
+        model = onnx.load(str(path), load_external_data=False)
+    except OSError as error:
+        raise InputError(f"model {path}: cannot be read ({error.strerror})") from error
+    except Exception as error:  # protobuf has its own errors
+        raise InputError(f"model {path}: is not an ONNX model, or is truncated") from error
+    if not model.graph.node or not model.opset_import:
+        raise InputError(f"model {path}: is not an ONNX model, or is truncated")
+    _check_external_data(model, path)
+    try:
+        onnx.load_external_data_for_model(model, str(path.parent))
+    except Exception as error:
+        raise InputError(
+            f"model {path}: its external data cannot be read ({error!s:.200})"
+        ) from error
+    _fix_shapes(model, path, shapes)
+    return _simplify(model, path, shapes)
+
+
+def _tensors(graph: Any) -> Any:
+    """Yield every stored tensor of a graph and of the graphs inside it."""
+    yield from graph.initializer
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("t"):
+                yield attribute.t
+            yield from attribute.tensors
+            if attribute.HasField("g"):
+                yield from _tensors(attribute.g)
+            for inner in attribute.graphs:
+                yield from _tensors(inner)
+
+
+def _check_external_data(model: Any, path: Path) -> None:
+    root = path.resolve().parent
+    for tensor in _tensors(model.graph):
+        for entry in tensor.external_data:
+            if entry.key != "location":
+                continue
+            place = (root / entry.value).resolve()  # follows links and ..
+            if not place.is_relative_to(root):
+                raise InputError(
+                    f"model {path}: external data at {entry.value!r} lies outside the model's"
+                    " folder; refused"
+                )
+            if not place.is_file():
+                raise InputError(f"model {path}: external data {entry.value!r} is missing")
+
+
+def _inputs(model: Any) -> dict[str, Any]:
+    stored = {tensor.name for tensor in model.graph.initializer}
+    return {value.name: value for value in model.graph.input if value.name not in stored}
+
+
+def _fix_shapes(model: Any, path: Path, shapes: dict[str, tuple[int, ...]]) -> None:
+    inputs = _inputs(model)
+    for name, shape in shapes.items():
+        if name not in inputs:
+            raise InputError(
+                f"model {path}: has no input {name!r}; its inputs: {', '.join(inputs) or 'none'}"
+            )
+        dims = inputs[name].type.tensor_type.shape.dim
+        given = ",".join(map(str, shape))
+        if len(dims) != len(shape):
+            raise InputError(
+                f"model {path}: input {name!r} has {len(dims)} dimensions, not"
+                f" {len(shape)} ({given})"
+            )
+        for axis, (dim, size) in enumerate(zip(dims, shape, strict=True)):
+            if size < 0:
+                raise InputError(f"model {path}: input {name!r}: {size} is no extent ({given})")
+            if dim.HasField("dim_value") and dim.dim_value not in (0, size):
+                raise InputError(
+                    f"model {path}: input {name!r} has {dim.dim_value} along axis {axis},"
+                    f" not {size}"
+                )
+            dim.dim_value = size
+    for name, value in inputs.items():
+        dims = value.type.tensor_type.shape.dim
+        open_axes = [
+            i for i, d in enumerate(dims) if not d.HasField("dim_value") or d.dim_value < 0
+        ]
+        if open_axes:
+            text = ",".join(
+                str(d.dim_value) if d.HasField("dim_value") else d.dim_param or "?" for d in dims
+            )
+            raise InputError(
+                f"model {path}: input {name!r} is dynamic ({text}); fix it: --shape {name}:…"
+            )
+
+
+def _simplify(model: Any, path: Path, shapes: dict[str, tuple[int, ...]]) -> Any:
+    import onnxslim
+
+    logging.getLogger("onnxslim").setLevel(logging.ERROR)
+    fixed = [f"{name}:{','.join(map(str, shape))}" for name, shape in shapes.items()]
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            return onnxslim.slim(model, input_shapes=fixed or None)
+    except Exception as error:
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        shape_text = ", ".join(fixed) or "its own shapes"
+        raise InputError(
+            f"model {path}: cannot be simplified with {shape_text}: {lines[-1].strip()[:200]}"
+        ) from error

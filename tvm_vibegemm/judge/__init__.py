@@ -1,0 +1,1 @@
+"""Is a kernel right, is it fast: inputs, numerics, timing, verdict."""
