@@ -5,6 +5,7 @@ Everything comes from wheels; a CUDA toolkit on the machine is neither needed no
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import importlib.metadata
 import importlib.util
@@ -63,7 +64,7 @@ def _wheel_root() -> Path:
     spec = importlib.util.find_spec("nvidia")
     for place in (spec.submodule_search_locations or []) if spec else []:
         root = Path(place) / "cu13"
-        if (root / "include").is_dir():
+        if (root / "include" / "cuda_fp16.h").is_file():
             return root
     raise ToolchainError(
         "CUDA headers: the wheels nvidia-cuda-runtime, -crt and -cccl 13.0 are missing;"
@@ -75,12 +76,19 @@ def _wheel_root() -> Path:
 def include_dirs() -> tuple[Path, ...]:
     """Return the CUDA header folders, for NVRTC's include path.
 
+    Those of the wheels; where they are missing, those of the toolkit that ``CUDA_PATH`` names.
+
     Raises
     ------
     ToolchainError
-        When the header wheels are missing.
+        When there are neither.
     """
-    root = _wheel_root() / "include"
+    try:
+        root = _wheel_root() / "include"
+    except ToolchainError:
+        root = Path(os.environ.get("CUDA_PATH", "")) / "include"
+        if not (root / "cuda_fp16.h").is_file():
+            raise
     return tuple(folder for folder in (root, root / "cccl") if folder.is_dir())
 
 
@@ -167,14 +175,17 @@ def ensure_driver() -> None:
 
     if tvm_ffi.get_global_func("ffi.Module.create.cuda", allow_missing=True) is not None:
         return
-    runtime = _wheel_root() / "lib" / "libcudart.so.13"
     import tvm
+
+    runtime = "libcudart.so.13"
+    with contextlib.suppress(ToolchainError):
+        runtime = str(_wheel_root() / "lib" / runtime)
 
     library = Path(tvm.__file__).parent / "lib" / "libtvm_runtime_cuda.so"
     try:
         if not has_driver():
             ctypes.CDLL(str(_stub_driver()), ctypes.RTLD_GLOBAL)
-        ctypes.CDLL(str(runtime), ctypes.RTLD_GLOBAL)
+        ctypes.CDLL(runtime, ctypes.RTLD_GLOBAL)
         ctypes.CDLL(str(library), ctypes.RTLD_GLOBAL)
     except OSError as error:
         raise ToolchainError(f"TVM's CUDA runtime cannot be loaded ({error})") from error

@@ -1,0 +1,1 @@
+"""Tests of matching, the pass, and what is built from it."""

@@ -6,7 +6,6 @@ import json
 import math
 from collections.abc import Callable
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import ml_dtypes
@@ -14,8 +13,9 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from tvm_vibegemm.graph import offload
+from tvm_vibegemm.graph import offload, sites
 from tvm_vibegemm.graph.report import SiteReport, read_report
+from tvm_vibegemm.tuning.decision import Choice, Decision
 from tvm_vibegemm.workload import DTYPES, Workload
 
 CPU = tvm.target.Target("llvm")
@@ -25,19 +25,7 @@ def numpy_dtype(storage: str) -> Any:
     return np.dtype(ml_dtypes.bfloat16 if storage == "bfloat16" else storage)
 
 
-@dataclass(frozen=True)
-class Choice:
-    m_max: int | None
-    kernel: str | None
-    tunables: dict[str, int]
-
-
-@dataclass(frozen=True)
-class Decision:
-    decision: str = "kernel"
-    reason: str = "stand-in"
-    expected_us: float | None = 1.0
-    choices: tuple[Choice, ...] = (Choice(None, "0" * 64, {}),)
+KERNEL = Decision("kernel", "stand-in", 1.0, (Choice(None, "0" * 64, {}),))
 
 
 def epilogue(workload: Workload, scales: list[float], acc: np.ndarray, operands: list[Any]) -> Any:
@@ -116,7 +104,7 @@ def apply(
     """Run the pass with a stand-in database and decision."""
     use(monkeypatch, decide)
     workspace = options.pop("workspace", 0)
-    monkeypatch.setattr(offload._Offload, "_workspace", lambda *_: workspace)
+    monkeypatch.setattr(sites, "site_workspace", lambda *_: workspace)
     options = {"target": "sm_90", "database": StubDatabase(), **options}
     result = offload.VibeGEMMOffload(**options)(mod)
     relax.analysis.well_formed(result)
@@ -124,12 +112,9 @@ def apply(
 
 
 def use(monkeypatch: Any, decide: Callable[..., Any] | None) -> None:
-    import sys
-    import types
-
-    module = types.ModuleType("tvm_vibegemm.tuning.decision")
-    module.decide = decide or (lambda *_, **__: Decision())  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "tvm_vibegemm.tuning.decision", module)
+    """Put a stand-in in the place of the decision, and of the database's kernels."""
+    monkeypatch.setattr(offload, "decide", decide or (lambda *_, **__: KERNEL))
+    monkeypatch.setattr(sites, "site_workspace", lambda *_: 0)
 
 
 class StubDatabase:

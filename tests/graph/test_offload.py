@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,28 +11,40 @@ import tvm
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tvm import relax
-from tvm.script import ir as I  # noqa: N812
-from tvm.script import relax as R  # noqa: N812
+from tvm.script import ir as I
+from tvm.script import relax as R
 
 from tvm_vibegemm.errors import DeviceError, InputError
 from tvm_vibegemm.graph import VibeGEMMOffload
 from tvm_vibegemm.graph.report import read_report
+from tvm_vibegemm.tuning.decision import Decision
 from tvm_vibegemm.workload import Workload
 
-from .helpers import CPU, Decision, apply, build, check, execute, inputs_of, use, with_codegen
+from .helpers import (
+    CPU,
+    KERNEL,
+    StubDatabase,
+    apply,
+    build,
+    check,
+    execute,
+    inputs_of,
+    use,
+    with_codegen,
+)
 
 op = relax.op
 
 
-def kernels(mod):
+def kernels(mod: Any) -> Any:
     return [f for f in mod.functions.values() if (f.attrs or {}).get("Codegen") == "vibegemm"]
 
 
-def workloads(report):
+def workloads(report: Any) -> Any:
     return [site.workload for site in report]
 
 
-def swapped(x):
+def swapped(x: Any) -> Any:
     rank = x.ty.ndim
     return op.permute_dims(x, [*range(rank - 2), rank - 1, rank - 2])
 
@@ -54,13 +67,20 @@ OPERANDS = [
 ]
 
 
-@pytest.mark.parametrize(("a", "b"), OPERANDS)
-@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
-def test_operand_forms(a, b, layout, monkeypatch):
-    def stored(shape, letter):
+LAYOUTS = [
+    (a, b, x + y)
+    for a, b in OPERANDS
+    for x in ("nt" if len(a) > 1 else "n")
+    for y in ("nt" if len(b) > 1 else "n")
+]
+
+
+@pytest.mark.parametrize(("a", "b", "layout"), LAYOUTS)
+def test_operand_forms(a: Any, b: Any, layout: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stored(shape: Any, letter: Any) -> Any:
         return (*shape[:-2], shape[-1], shape[-2]) if letter == "t" and len(shape) > 1 else shape
 
-    def body(x, y):
+    def body(x: Any, y: Any) -> Any:
         x = swapped(x) if layout[0] == "t" and len(a) > 1 else x
         y = swapped(y) if layout[1] == "t" and len(b) > 1 else y
         return op.matmul(x, y)
@@ -72,10 +92,10 @@ def test_operand_forms(a, b, layout, monkeypatch):
     assert not calls(mod, "relax.matmul")
 
 
-def calls(mod, name, function="main"):
+def calls(mod: Any, name: Any, function: Any = "main") -> Any:
     found = []
 
-    def visit(expr):
+    def visit(expr: Any) -> Any:
         if isinstance(expr, relax.Call) and isinstance(expr.op, tvm.ir.Op) and expr.op.name == name:
             found.append(expr)
 
@@ -95,7 +115,9 @@ STEPS = ("bias", "residual", "relu", "gelu", "gelu_tanh", "silu", "scale", "divi
     transposed=st.booleans(),
     workspace=st.sampled_from([0, 64]),
 )
-def test_random_chain(steps, dtype, cast, swap, transposed, workspace):
+def test_random_chain(
+    steps: Any, dtype: Any, cast: Any, swap: Any, transposed: Any, workspace: Any
+) -> None:
     shape, flat = (2, 3, 16), [False]
     parameters = {"x": ((2, 3, 8), dtype), "w": ((16, 8) if transposed else (8, 16), dtype)}
     is_flat = False
@@ -107,7 +129,7 @@ def test_random_chain(steps, dtype, cast, swap, transposed, workspace):
         elif step == "residual":
             parameters[f"e{i}"] = ((6, 16) if is_flat else shape, dtype)
 
-    def body(x, w, *operands):
+    def body(x: Any, w: Any, *operands: Any) -> Any:
         operands, now = list(operands), flat[0]
         y = op.matmul(x, swapped(w) if transposed else w)
         for step in steps:
@@ -136,7 +158,7 @@ def test_random_chain(steps, dtype, cast, swap, transposed, workspace):
     assert not calls(mod, "relax.add")
 
 
-def test_bfloat16(monkeypatch):
+def test_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
     mod = build(
         {"x": ((4, 8), "bfloat16"), "w": ((16, 8), "bfloat16"), "b": ((16,), "bfloat16")},
         lambda x, w, b: op.nn.relu(op.add(op.matmul(x, swapped(w)), b)),
@@ -148,10 +170,10 @@ def test_bfloat16(monkeypatch):
     np.testing.assert_allclose(got.astype("float64"), np.maximum(x @ w.T + b, 0), 1e-2, 1e-2)
 
 
-def test_feed_forward_as_bert_has_it(monkeypatch):
+def test_feed_forward_as_bert_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Both products of an onnxslim-ed feed-forward, with the reshapes it stands between."""
 
-    def body(x, w1, b1, w2, b2):
+    def body(x: Any, w1: Any, b1: Any, w2: Any, b2: Any) -> Any:
         c = [relax.const(v, "float32") for v in (2**0.5, 1.0, 0.5)]
         h = op.reshape(op.add(b1, op.matmul(op.reshape(x, (6, 8)), w1)), (2, 3, 16))
         e = op.add(op.erf(op.divide(h, c[0])), c[1])
@@ -182,7 +204,7 @@ def test_feed_forward_as_bert_has_it(monkeypatch):
 
 
 @pytest.mark.parametrize("workspace", [0, 64])
-def test_dynamic_rows(monkeypatch, workspace):
+def test_dynamic_rows(monkeypatch: pytest.MonkeyPatch, workspace: Any) -> None:
     b, n = (tvm.tirx.Var(name, "int64") for name in "bn")
     mod = build(
         {"x": ((b, n, 8), "float32"), "w": ((8, 16), "float32"), "r": ((b, n, 16), "float32")},
@@ -193,7 +215,7 @@ def test_dynamic_rows(monkeypatch, workspace):
         assert workloads(report) == ["vg1:f32.f32.f32.f32:nn:x1:m*:n16:k8:residual(f32)"]
 
 
-def test_dynamic_workspace(monkeypatch):
+def test_dynamic_workspace(monkeypatch: pytest.MonkeyPatch) -> None:
     """The bytes of workspace may depend on M; the planner gets the expression."""
     n = tvm.tirx.Var("n", "int64")
     mod = build({"x": ((n, 8), "float32"), "w": ((8, 16), "float32")}, lambda x, w: op.matmul(x, w))
@@ -201,11 +223,13 @@ def test_dynamic_workspace(monkeypatch):
     assert workloads(report) == ["vg1:f32.f32.f32.f32:nn:x1:m*:n16:k8:-"]
 
 
-def test_reshape_by_a_shape_variable(monkeypatch):
+def test_reshape_by_a_shape_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     @I.ir_module
     class Module:
         @R.function
-        def main(x: R.Tensor((4, 8), "float32"), w: R.Tensor((8, 16), "float32")):
+        def main(x: R.Tensor((4, 8), "float32"), w: R.Tensor((8, 16), "float32")) -> R.Tensor(
+            (2, 2, 16), "float32"
+        ):
             with R.dataflow():
                 s = R.shape([2, 2, 16])
                 y = R.reshape(R.matmul(x, w), s)
@@ -217,11 +241,13 @@ def test_reshape_by_a_shape_variable(monkeypatch):
     assert workloads(report) == ["vg1:f32.f32.f32.f32:nn:x1:m4:n16:k8:relu"]
 
 
-def test_function_inside_a_function(monkeypatch):
+def test_function_inside_a_function(monkeypatch: pytest.MonkeyPatch) -> None:
     @I.ir_module
     class Module:
         @R.function
-        def main(x: R.Tensor((4, 8), "float32"), w: R.Tensor((8, 16), "float32")):
+        def main(x: R.Tensor((4, 8), "float32"), w: R.Tensor((8, 16), "float32")) -> R.Tensor(
+            (4, 16), "float32"
+        ):
             @R.function
             def inner(y: R.Tensor((4, 8), "float32")) -> R.Tensor((4, 16), "float32"):
                 z = R.matmul(y, w)
@@ -238,7 +264,7 @@ def test_function_inside_a_function(monkeypatch):
     np.testing.assert_allclose(got, np.maximum(x @ w, 0), 1e-5, 1e-5)
 
 
-def test_reshape_to_dynamic_shape(monkeypatch):
+def test_reshape_to_dynamic_shape(monkeypatch: pytest.MonkeyPatch) -> None:
     b, n = (tvm.tirx.Var(name, "int64") for name in "bn")
     mod = build(
         {"x": ((b * n, 8), "float32"), "w": ((8, 16), "float32"), "r": ((b, n, 16), "float32")},
@@ -252,7 +278,7 @@ def test_reshape_to_dynamic_shape(monkeypatch):
 # -- the function that the code generator gets ----------------------------------------------------
 
 
-def test_function_holds_the_site_and_the_graph(monkeypatch):
+def test_function_holds_the_site_and_the_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     mod = build(
         {"x": ((8, 4), "float16"), "w": ((16, 8), "float16"), "bias_of_mine": ((16,), "float16")},
         lambda x, w, b: op.multiply(
@@ -287,8 +313,8 @@ def test_function_holds_the_site_and_the_graph(monkeypatch):
     )
 
 
-def test_equal_sites_share_a_function(monkeypatch):
-    def body(x, w, v, b):
+def test_equal_sites_share_a_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    def body(x: Any, w: Any, v: Any, b: Any) -> Any:
         y = op.matmul(x, w)
         z = op.matmul(x, v)
         return relax.Tuple([y, z, op.add(op.matmul(x, w), b)])
@@ -308,8 +334,8 @@ def test_equal_sites_share_a_function(monkeypatch):
     assert len({site.symbol for site in report}) == 2
 
 
-def test_operand_order_keeps_functions_apart(monkeypatch):
-    def body(x, w, b, r):
+def test_operand_order_keeps_functions_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    def body(x: Any, w: Any, b: Any, r: Any) -> Any:
         y = op.add(op.add(op.matmul(x, w), b), r)
         z = op.add(op.add(op.matmul(x, w), r), b)
         return relax.Tuple([y, z])
@@ -320,8 +346,8 @@ def test_operand_order_keeps_functions_apart(monkeypatch):
     assert len(kernels(result)) == 2
 
 
-def test_name_does_not_depend_on_the_model(monkeypatch):
-    def make(names):
+def test_name_does_not_depend_on_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    def make(names: Any) -> Any:
         return build(
             {names[0]: ((4, 8), "float32"), names[1]: ((8, 16), "float32")},
             lambda x, w: op.matmul(x, w),
@@ -334,21 +360,21 @@ def test_name_does_not_depend_on_the_model(monkeypatch):
 # -- composition -------------------------------------------------------------------------------
 
 
-def linear(shape=(4, 8)):
+def linear(shape: Any = (4, 8)) -> Any:
     return build(
         {"x": (shape, "float32"), "w": ((16, 8), "float32"), "b": ((16,), "float32")},
         lambda x, w, b: op.nn.relu(op.add(op.matmul(x, swapped(w)), b)),
     )
 
 
-def test_input_module_is_left_alone(monkeypatch):
+def test_input_module_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     mod = linear()
     text = mod.script()
     apply(mod, monkeypatch)
     assert mod.script() == text
 
 
-def test_twice_is_once(monkeypatch):
+def test_twice_is_once(monkeypatch: pytest.MonkeyPatch) -> None:
     once = apply(linear(), monkeypatch)
     twice = apply(once, monkeypatch)
     assert read_report(once) == read_report(twice)
@@ -356,7 +382,7 @@ def test_twice_is_once(monkeypatch):
 
 
 @pytest.mark.parametrize("first", [True, False])
-def test_lift_transform_params(first, monkeypatch):
+def test_lift_transform_params(first: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     mod = linear()
     mod["main"] = mod["main"].with_attr("num_input", 1)
     lift = relax.transform.LiftTransformParams()
@@ -370,11 +396,13 @@ def test_lift_transform_params(first, monkeypatch):
     np.testing.assert_allclose(got, np.maximum(x @ w.T + b, 0), 1e-5, 1e-5)
 
 
-def test_outside_dataflow_and_convert_to_dataflow(monkeypatch):
+def test_outside_dataflow_and_convert_to_dataflow(monkeypatch: pytest.MonkeyPatch) -> None:
     @I.ir_module
     class Module:
         @R.function
-        def main(x: R.Tensor((4, 8), "float32"), w: R.Tensor((8, 16), "float32")):
+        def main(x: R.Tensor((4, 8), "float32"), w: R.Tensor((8, 16), "float32")) -> R.Tensor(
+            (4, 16), "float32"
+        ):
             y = R.matmul(x, w)
             z = R.nn.relu(y)
             return z
@@ -387,13 +415,13 @@ def test_outside_dataflow_and_convert_to_dataflow(monkeypatch):
     assert again == report
 
 
-def test_branches_and_several_functions(monkeypatch):
+def test_branches_and_several_functions(monkeypatch: pytest.MonkeyPatch) -> None:
     @I.ir_module
     class Module:
         @R.function
         def main(
             x: R.Tensor((4, 8), "float16"), w: R.Tensor((8, 16), "float16"), c: R.Tensor((), "bool")
-        ):
+        ) -> R.Tensor((4, 16), "float32"):
             if c:
                 y = R.matmul(x, w, out_dtype="float32")
                 out = R.nn.relu(y)
@@ -403,7 +431,9 @@ def test_branches_and_several_functions(monkeypatch):
             return out
 
         @R.function
-        def other(x: R.Tensor((4, 8), "float16"), w: R.Tensor((8, 16), "float16")):
+        def other(x: R.Tensor((4, 8), "float16"), w: R.Tensor((8, 16), "float16")) -> R.Tensor(
+            (4, 16), "float16"
+        ):
             with R.dataflow():
                 y = R.nn.relu(R.matmul(x, w))
                 R.output(y)
@@ -425,7 +455,7 @@ def test_branches_and_several_functions(monkeypatch):
     np.testing.assert_allclose(execute(run, [x, w], "other")[0], np.maximum(product, 0), 1e-2, 1e-2)
 
 
-def test_lowered_matmul_is_reported(monkeypatch):
+def test_lowered_matmul_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     mod = relax.transform.LegalizeOps()(linear())
     result = apply(mod, monkeypatch)
     (site,) = read_report(result)
@@ -433,8 +463,8 @@ def test_lowered_matmul_is_reported(monkeypatch):
     assert "call_tir" in site.reason
 
 
-def test_permute_with_other_users_stays(monkeypatch):
-    def body(x, w):
+def test_permute_with_other_users_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    def body(x: Any, w: Any) -> Any:
         t = op.permute_dims(w, [1, 0])
         return relax.Tuple([op.matmul(x, t), t])
 
@@ -452,13 +482,15 @@ def test_permute_with_other_users_stays(monkeypatch):
     assert ":nt:" in report[0].workload
 
 
-def test_overwriting_between_is_respected(monkeypatch):
+def test_overwriting_between_is_respected(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is moved over an operation with side effects."""
 
     @I.ir_module
     class Module:
         @R.function(pure=False)
-        def main(x: R.Tensor((4, 8), "float32"), w: R.Tensor((8, 16), "float32")):
+        def main(x: R.Tensor((4, 8), "float32"), w: R.Tensor((8, 16), "float32")) -> R.Tensor(
+            (4, 16), "float32"
+        ):
             y = R.matmul(x, w)
             _ = R.call_packed("test.scribble", x, ty_args=R.Tuple())
             z = R.nn.relu(y)
@@ -474,7 +506,7 @@ def test_overwriting_between_is_respected(monkeypatch):
 
 
 @pytest.mark.parametrize("decision", ["metaschedule", "reference"])
-def test_other_decisions_leave_the_graph(decision, monkeypatch):
+def test_other_decisions_leave_the_graph(decision: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     mod = linear()
     result = apply(mod, monkeypatch, lambda *_, **__: Decision(decision, "slower", 3.0, ()))
     assert read_report(result)[0].decision == decision
@@ -483,14 +515,14 @@ def test_other_decisions_leave_the_graph(decision, monkeypatch):
     assert len(result.functions) == 1
 
 
-def test_decided_once_a_workload_with_the_options(monkeypatch):
+def test_decided_once_a_workload_with_the_options(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
-    def decide(workload, device, database, **options):
+    def decide(workload: Any, device: Any, database: Any, **options: Any) -> Any:
         asked.append((workload.key, device.arch, options))
-        return Decision()
+        return KERNEL
 
-    def body(x, w, v):
+    def body(x: Any, w: Any, v: Any) -> Any:
         return relax.Tuple([op.matmul(x, w), op.matmul(x, v)])
 
     shapes = {"x": (4, 8), "w": (8, 16), "v": (8, 16)}
@@ -509,7 +541,7 @@ def test_decided_once_a_workload_with_the_options(monkeypatch):
     assert generated == [key]
 
 
-def test_generate_is_not_asked_for_what_there_is(monkeypatch):
+def test_generate_is_not_asked_for_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
     class Measured:
         subject = "kernel"
 
@@ -524,11 +556,8 @@ def test_generate_is_not_asked_for_what_there_is(monkeypatch):
 # -- targets -----------------------------------------------------------------------------------
 
 
-def offloaded_for(mod, monkeypatch, target):
+def offloaded_for(mod: Any, monkeypatch: pytest.MonkeyPatch, target: Any) -> Any:
     use(monkeypatch, None)
-    monkeypatch.setattr("tvm_vibegemm.graph.offload._Offload._workspace", lambda *_: 0)
-    from .helpers import StubDatabase
-
     result = VibeGEMMOffload(target=target, database=StubDatabase())(mod)
     (function,) = kernels(result)
     site = json.loads(function.attrs["vibegemm.site"])
@@ -544,24 +573,24 @@ def offloaded_for(mod, monkeypatch, target):
         tvm.target.Target({"kind": "cuda", "arch": "sm_90"}),
     ],
 )
-def test_target_argument(target, monkeypatch):
+def test_target_argument(target: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert offloaded_for(linear(), monkeypatch, target) == ("sm_90", "NVIDIA H200")
 
 
-def test_current_target(monkeypatch):
+def test_current_target(monkeypatch: pytest.MonkeyPatch) -> None:
     with tvm.target.Target({"kind": "cuda", "arch": "sm_80"}):
         assert offloaded_for(linear(), monkeypatch, None)[0] == "sm_80"
         assert offloaded_for(linear(), monkeypatch, "sm_90")[0] == "sm_90"
 
 
-def test_target_of_the_vdevice(monkeypatch):
+def test_target_of_the_vdevice(monkeypatch: pytest.MonkeyPatch) -> None:
     mod = linear()
     vdevice = relax.VDevice({"kind": "cuda", "arch": "sm_89"}, 0, "global")
     mod.update_global_info("vdevice", [vdevice])
     assert offloaded_for(mod, monkeypatch, None)[0] == "sm_89"
 
 
-def test_local_gpu_is_the_last_resort(monkeypatch):
+def test_local_gpu_is_the_last_resort(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "tvm_vibegemm.toolchain.local_device", lambda: ("sm_90", "NVIDIA H100 PCIe")
     )
@@ -571,7 +600,7 @@ def test_local_gpu_is_the_last_resort(monkeypatch):
 @pytest.mark.parametrize(
     "target", ["llvm", "sm_999", "nonsense", {"kind": "cuda", "arch": "sm_42"}, None]
 )
-def test_bad_target_is_one_line(target, monkeypatch):
+def test_bad_target_is_one_line(target: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tvm_vibegemm.toolchain.local_device", lambda: None)
     use(monkeypatch, None)
     with pytest.raises(DeviceError) as caught:
@@ -582,6 +611,6 @@ def test_bad_target_is_one_line(target, monkeypatch):
 
 
 @pytest.mark.parametrize("options", [{"select": "fastest"}, {"fallback": "cublas"}])
-def test_unknown_option(options):
+def test_unknown_option(options: Any) -> None:
     with pytest.raises(InputError, match="known:"):
         VibeGEMMOffload(**options)

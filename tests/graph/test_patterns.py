@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import tvm
@@ -20,15 +22,22 @@ from .helpers import build
 op = relax.op
 
 
-def outcomes(mod):
+def outcomes(mod: Any) -> Any:
     scope = Scope(mod["main"])
     found = [match(scope, site) for site in scope.sites]
     return [x for x in found if x is not None]
 
 
-def product_of(a, b, dtype="float16", out_dtype=None, swap_a=False, swap_b=False):
-    def body(x, y):
-        def swapped(t):
+def product_of(
+    a: Any,
+    b: Any,
+    dtype: Any = "float16",
+    out_dtype: Any = None,
+    swap_a: Any = False,
+    swap_b: Any = False,
+) -> Any:
+    def body(x: Any, y: Any) -> Any:
+        def swapped(t: Any) -> Any:
             rank = t.ty.ndim
             return op.permute_dims(t, [*range(rank - 2), rank - 1, rank - 2])
 
@@ -69,23 +78,23 @@ def product_of(a, b, dtype="float16", out_dtype=None, swap_a=False, swap_b=False
         ((0, 3, 8), (0, 8, 16), {}, "f16:nn:x0:m3:n16:k8:-"),
     ],
 )
-def test_product(a, b, options, key):
+def test_product(a: Any, b: Any, options: Any, key: Any) -> None:
     dtype, rest = key.split(":", 1)
     outcome = product_of(a, b, **options)
     assert isinstance(outcome, Chain)
     assert outcome.workload.key == f"vg1:{dtype}.{dtype}.f32.{dtype}:{rest}"
 
 
-def test_output_type_of_its_own():
+def test_output_type_of_its_own() -> None:
     outcome = product_of((4, 8), (8, 16), out_dtype="float32")
     assert outcome.workload.key == "vg1:f16.f16.f32.f32:nn:x1:m4:n16:k8:-"
 
 
-def symbols(*names):
+def symbols(*names: Any) -> Any:
     return [tvm.tirx.Var(name, "int64") for name in names]
 
 
-def test_dynamic_rows():
+def test_dynamic_rows() -> None:
     n, b = symbols("n", "b")
     assert product_of((n, 8), (8, 16)).workload.m is None
     flat = product_of((b, n, 8), (8, 16)).workload
@@ -107,12 +116,12 @@ def test_dynamic_rows():
         (lambda n: product_of((n + 1, 8), (8, 16)), Decline.NOT_INFERABLE),
     ],
 )
-def test_declined(make, reason):
+def test_declined(make: Any, reason: Any) -> None:
     (n,) = symbols("n")
     assert make(n) is reason
 
 
-def test_unknown_shape_is_declined():
+def test_unknown_shape_is_declined() -> None:
     bb = relax.BlockBuilder()
     x = relax.Var("x", relax.TensorType(dtype="float16", ndim=2))
     w = relax.Var("w", relax.TensorType([8, 16], "float16"))
@@ -121,7 +130,7 @@ def test_unknown_shape_is_declined():
     assert outcomes(bb.get()) == [Decline.UNKNOWN_SHAPE]
 
 
-def test_tensor_on_another_device_is_declined():
+def test_tensor_on_another_device_is_declined() -> None:
     cpu = relax.VDevice("llvm")
     x = relax.Var("x", relax.TensorType([4, 8], "float16", cpu))
     w = relax.Var("w", relax.TensorType([8, 16], "float16", cpu))
@@ -139,7 +148,7 @@ def test_tensor_on_another_device_is_declined():
     )
 )
 @settings(max_examples=200, deadline=None)
-def test_batch_map_is_numpy_broadcasting(case):
+def test_batch_map_is_numpy_broadcasting(case: Any) -> None:
     full, kept = case
     own = tuple(x if keep else 1 for x, keep in zip(full, kept, strict=True))
     numbers = np.arange(int(np.prod(own, dtype=int))).reshape(own)
@@ -161,7 +170,7 @@ def test_batch_map_is_numpy_broadcasting(case):
 # -- chains ------------------------------------------------------------------------------------
 
 
-def chain_of(body, **more):
+def chain_of(body: Any, **more: Any) -> Any:
     parameters = {"x": ((2, 3, 8), "float16"), "w": ((8, 16), "float16")}
     parameters |= {name: (shape, "float16") for name, shape in more.items()}
     (outcome,) = outcomes(build(parameters, body))
@@ -169,7 +178,7 @@ def chain_of(body, **more):
     return outcome
 
 
-def const(value, dtype="float16"):
+def const(value: Any, dtype: Any = "float16") -> Any:
     return relax.const(value, dtype)
 
 
@@ -209,12 +218,12 @@ def const(value, dtype="float16"):
         (lambda y: op.add(y, y), {}, "-", "f16"),
     ],
 )
-def test_follower(body, more, epilogue, out):
+def test_follower(body: Any, more: Any, epilogue: Any, out: Any) -> None:
     chain = chain_of(lambda x, w, *rest: body(op.matmul(x, w), *rest), **more)
     assert chain.workload.key == f"vg1:f16.f16.f32.{out}:nn:x1:m6:n16:k8:{epilogue}"
 
 
-def test_chain_says_why_it_ends():
+def test_chain_says_why_it_ends() -> None:
     ends = {
         ChainEnd.OUTPUT: lambda y: op.nn.relu(y),
         ChainEnd.USED_ELSEWHERE: lambda y: op.add(y, y),
@@ -227,7 +236,7 @@ def test_chain_says_why_it_ends():
         assert chain_of(lambda x, w, body=body: body(op.matmul(x, w))).end is end
 
 
-def test_scale_factors_in_order():
+def test_scale_factors_in_order() -> None:
     chain = chain_of(
         lambda x, w: op.divide(op.nn.relu(op.multiply(op.matmul(x, w), const(3.0))), const(4.0))
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,28 +19,28 @@ ROOT_PI = math.sqrt(2 / math.pi)
 SHAPE = (6, 16)
 
 
-def forms(dtype):
+def forms(dtype: Any) -> Any:
     """Return decompositions by name: (activation, body)."""
 
-    def c(value):
+    def c(value: Any) -> Any:
         return relax.const(np.asarray(value, "float32").astype(dtype), dtype)
 
-    def m(*values):
+    def m(*values: Any) -> Any:
         result = values[0]
         for value in values[1:]:
             result = op.multiply(result, value)
         return result
 
-    def erf1(x):
+    def erf1(x: Any) -> Any:
         return op.add(op.erf(op.divide(x, c(ROOT2))), c(1.0))
 
-    def cubic(x):
+    def cubic(x: Any) -> Any:
         return op.add(x, m(c(0.044715), op.power(x, c(3.0))))
 
-    def cubic_products(x):
+    def cubic_products(x: Any) -> Any:
         return m(x, op.add(c(1.0), m(x, m(c(0.044715), x))))
 
-    def tanh1(x, inner):
+    def tanh1(x: Any, inner: Any) -> Any:
         return op.add(c(1.0), op.tanh(m(c(ROOT_PI), inner(x))))
 
     return {
@@ -70,7 +71,7 @@ def forms(dtype):
     }
 
 
-def names(mod):
+def names(mod: Any) -> Any:
     return [b.value.op.name for block in mod["main"].body.blocks for b in block.bindings]
 
 
@@ -79,7 +80,7 @@ NAMES = list(forms("float32"))
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("name", NAMES)
-def test_found(name, dtype):
+def test_found(name: Any, dtype: Any) -> None:
     activation, body = forms(dtype)[name]
     mod = recompose(build({"x": (SHAPE, dtype)}, body))
     relax.analysis.well_formed(mod)
@@ -92,7 +93,7 @@ def test_found(name, dtype):
 
 
 @pytest.mark.parametrize("name", ["onnx", "tvm", "tanh", "silu", "reshaped"])
-def test_same_numbers(name):
+def test_same_numbers(name: Any) -> None:
     _, body = forms("float32")[name]
     mod = build({"x": (SHAPE, "float32")}, body)
     (x,) = inputs_of(mod)
@@ -102,7 +103,7 @@ def test_same_numbers(name):
 
 
 @pytest.mark.parametrize("name", ["onnx", "tanh", "silu"])
-def test_numerics_no_worse_in_half_precision(name):
+def test_numerics_no_worse_in_half_precision(name: Any) -> None:
     """TVM's own form of the activation is as near to float64 as the decomposed one."""
     x = np.linspace(-12, 12, 96).reshape(SHAPE)
     activation, body = forms("float16")[name]
@@ -119,7 +120,7 @@ def test_numerics_no_worse_in_half_precision(name):
     assert errors[1] <= 1.5 * errors[0] + 1e-3
 
 
-def c32(value):
+def c32(value: Any) -> Any:
     return relax.const(value, "float32")
 
 
@@ -139,12 +140,12 @@ def c32(value):
         lambda x: op.multiply(x, op.tanh(x)),
     ],
 )
-def test_near_misses_stay(body):
+def test_near_misses_stay(body: Any) -> None:
     mod = build({"x": (SHAPE, "float32")}, body)
     assert recompose(mod) is mod
 
 
-def test_gelu_of_something_else_stays():
+def test_gelu_of_something_else_stays() -> None:
     mod = build(
         {"x": (SHAPE, "float32"), "z": (SHAPE, "float32")},
         lambda x, z: op.multiply(
@@ -154,7 +155,7 @@ def test_gelu_of_something_else_stays():
     assert recompose(mod) is mod
 
 
-def test_broadcast_is_not_an_activation():
+def test_broadcast_is_not_an_activation() -> None:
     mod = build(
         {"x": ((1, 16), "float32")},
         lambda x: op.multiply(op.reshape(x, (16, 1)), op.sigmoid(x)),
@@ -162,8 +163,8 @@ def test_broadcast_is_not_an_activation():
     assert recompose(mod) is mod
 
 
-def test_intermediate_read_elsewhere_stays():
-    def body(x):
+def test_intermediate_read_elsewhere_stays() -> None:
+    def body(x: Any) -> Any:
         gate = op.sigmoid(x)
         return op.add(op.multiply(x, gate), gate)
 
@@ -178,7 +179,7 @@ def test_intermediate_read_elsewhere_stays():
     assert recompose(mod) is mod
 
 
-def test_input_that_is_itself_a_product():
+def test_input_that_is_itself_a_product() -> None:
     """The search for x does not run through the multiplication that makes it."""
     bb = relax.BlockBuilder()
     a, b = (relax.Var(n, relax.TensorType(SHAPE, "float32")) for n in "ab")
@@ -190,7 +191,7 @@ def test_input_that_is_itself_a_product():
     assert names(recompose(bb.get())) == ["relax.multiply", "relax.nn.silu"]
 
 
-def test_symbolic_shape_and_compile():
+def test_symbolic_shape_and_compile() -> None:
     import tvm
 
     n = tvm.tirx.Var("n", "int64")

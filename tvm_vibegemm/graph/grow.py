@@ -80,7 +80,7 @@ def match(scope: Scope, site: Site) -> Chain | Decline | None:
 def _grow(scope: Scope, site: Site, product: Product) -> Chain:
     workload, shape = product.workload, tensors.dims(site.binding.value)
     assert shape is not None
-    start = State(shape, workload.out, workload.n, product.n_last)
+    start = State(shape, workload.out, workload.n)
     sources = [product.a.source, product.b.source]
     taken: list[tuple[Site, State]] = [(site, start)]
     while True:

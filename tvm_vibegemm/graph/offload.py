@@ -2,35 +2,31 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import tvm
 import tvm_ffi
 from tvm import ir, relax
-from tvm.relax.expr import _update_type
 
 from .. import errors
 from ..database import Database, open_default
 from ..device import Device
+from ..tuning.decision import Decision, decide
 from ..workload import Workload
 from . import tensors
-from .composite import CODEGEN, build_call, build_function
+from .composite import CODEGEN, build_call
 from .grow import Chain, match
 from .reasons import Decline
 from .recompose import recompose
 from .report import SiteReport, read_report, write_report
 from .rewrite import Rewrite, rewrite_function
 from .scope import Scope, is_foreign
+from .sites import SiteFunctions
 from .target import resolve_device
-
-if TYPE_CHECKING:
-    from ..tuning.decision import Decision
 
 Generate = Callable[[Workload, Device], Any]
 _SELECT = ("measured", "valid")
@@ -119,7 +115,7 @@ class _Found:
 
     outcome: Chain | Decline
     function: str | None = None  # name of the function that holds it
-    decision: Any = None
+    decision: Decision | None = None
     symbol: str | None = None
 
 
@@ -135,7 +131,6 @@ class _Offload:
     generate: Generate | None
     found: list[_Found] = field(default_factory=list)
     scopes: dict[str, Scope] = field(default_factory=dict)
-    built: dict[str, list[Any]] = field(default_factory=dict)  # site → its functions' GlobalVars
 
     def run(self) -> Any:
         """Match, decide, rewrite, report."""
@@ -143,8 +138,9 @@ class _Offload:
         self._match_all()
         self._decide_all()
         self.mod = self.mod.clone()
+        functions = SiteFunctions(self.mod, self.device, self.database)
         for gvar in self._functions():
-            self._rewrite(gvar)
+            self._rewrite(gvar, functions)
         return write_report(self.mod, [*before, *self._report(len(before))])
 
     def _functions(self) -> list[Any]:
@@ -184,8 +180,6 @@ class _Offload:
     # -- deciding --------------------------------------------------------------------------------
 
     def _decide_all(self) -> None:
-        from ..tuning.decision import decide
-
         decisions: dict[str, Decision] = {}
         for item in self.found:
             if not isinstance(item.outcome, Chain):
@@ -215,16 +209,16 @@ class _Offload:
 
     # -- rewriting -------------------------------------------------------------------------------
 
-    def _rewrite(self, gvar: Any) -> None:
+    def _rewrite(self, gvar: Any, functions: SiteFunctions) -> None:
         scope = self.scopes.get(str(gvar.name_hint))
         rewrite = Rewrite()
         for item in self.found:
             if item.function != str(gvar.name_hint):
                 continue
-            if not isinstance(item.outcome, Chain) or item.decision.decision != "kernel":
+            chain, decision = item.outcome, item.decision
+            if not isinstance(chain, Chain) or decision is None or decision.decision != "kernel":
                 continue
-            chain = item.outcome
-            callee = self._site_function(chain, item.decision)
+            callee = functions.get(chain, decision)
             item.symbol = str(callee.name_hint)
             rewrite.drop.update(tensors.key(site.binding.var) for site in chain.sites[:-1])
             rewrite.replace[tensors.key(chain.result)] = build_call(chain, callee)
@@ -249,78 +243,25 @@ class _Offload:
                         break
                     rewrite.drop.add(tensors.key(var))
 
-    def _site_function(self, chain: Chain, decision: Any) -> Any:
-        """Return the GlobalVar of the chain's function, shared by sites that are the same."""
-        site = json.dumps(
-            {
-                "workload": chain.workload.key,
-                "scales": [op.value for op in chain.workload.epilogue if op.kind == "scale"],
-                "choices": [[c.m_max, c.kernel, dict(c.tunables)] for c in decision.choices],
-                "arch": self.device.arch,
-                "device": self.device.name,
-            },
-            sort_keys=True,
-        )
-        workspace = self._workspace(chain, decision)
-        same = self.built.setdefault(site, [])
-        function = build_function(chain, "", site, workspace)
-        for gvar in same:
-            other = self.mod[gvar].with_attr("global_symbol", "")
-            if tvm_ffi.structural_equal(function, other, map_free_vars=True):
-                return gvar
-        # Named by what it is, so that libraries built apart do not clash over different things.
-        stem = f"{CODEGEN}_{hashlib.sha256(site.encode()).hexdigest()[:12]}"
-        taken = {str(gvar.name_hint) for gvar in self.mod.functions}
-        name, number = stem, 1
-        while name in taken:
-            number += 1
-            name = f"{stem}_{number}"
-        gvar = ir.GlobalVar(name)
-        _update_type(gvar, function.ty)
-        self.mod.update_func(gvar, function.with_attr("global_symbol", name))
-        same.append(gvar)
-        return gvar
-
-    def _workspace(self, chain: Chain, decision: Any) -> Any:
-        """Return the bytes of workspace of a site, and make its kernels known to the builder."""
-        from ..kernel.kernel import Kernel, lookup, register
-        from ..kernel.launch import Branch, workspace_bytes
-        from ..kernel.plan import Plan
-
-        branches = []
-        for choice in decision.choices:
-            if choice.kernel is None:
-                continue  # TVM's own schedule serves this range of M
-            kernel = lookup(choice.kernel)
-            if kernel is None:
-                source, plan = self.database.kernel_text(choice.kernel)
-                kernel = Kernel(source, Plan.load(plan))
-                register(kernel)
-            branches.append(Branch(kernel, choice.tunables, choice.m_max))
-        workload = chain.workload
-        m: Any = workload.m
-        if m is None:
-            shape = tensors.dims(chain.result) or ()
-            m = tensors.product(shape) // (workload.n * workload.batch)
-        return workspace_bytes(workload, self.device, branches, m)
-
     # -- reporting -------------------------------------------------------------------------------
 
     def _report(self, start: int) -> Iterator[SiteReport]:
         for number, item in enumerate(self.found, start):
             name = f"matmul_{number}"
-            if isinstance(item.outcome, Decline):
-                yield SiteReport("matmul", name, None, "declined", item.outcome.value)
+            outcome, decision = item.outcome, item.decision
+            if isinstance(outcome, Decline):
+                yield SiteReport("matmul", name, None, "declined", outcome.value)
                 continue
+            assert decision is not None
             yield SiteReport(
                 op="matmul",
                 name=name,
-                workload=item.outcome.workload.key,
-                decision=item.decision.decision,
-                reason=item.decision.reason,
-                expected_us=item.decision.expected_us,
+                workload=outcome.workload.key,
+                decision=decision.decision,
+                reason=decision.reason,
+                expected_us=decision.expected_us,
                 symbol=item.symbol,
-                chain_end=item.outcome.end.value,
+                chain_end=outcome.end.value,
             )
 
 

@@ -53,14 +53,11 @@ class Product:
         Operands.
     workload
         The product's workload, with an empty epilogue.
-    n_last
-        True where N is the last dimension of the result (not where B is a vector).
     """
 
     a: Operand
     b: Operand
     workload: Workload
-    n_last: bool
 
 
 def check_product(call: Any, definition: Definition) -> Product | Decline:
@@ -126,7 +123,7 @@ def check_product(call: Any, definition: Definition) -> Product | Decline:
         a_batch=maps[0],
         b_batch=maps[1],
     )
-    return Product(a, b, workload, n_last=len(right) > 1)
+    return Product(a, b, workload)
 
 
 def find_operand(expr: Any, definition: Definition) -> Operand:
@@ -201,9 +198,7 @@ class State:
     dtype
         Its canonical type.
     n
-        Columns of the product.
-    n_last
-        True where N is the last dimension of ``shape``.
+        Columns of the product: the last dimension of ``shape``, or 1.
     epilogue, operands
         Steps so far, and the tensors that they read, in order.
     closed
@@ -213,7 +208,6 @@ class State:
     shape: tuple[Dim, ...]
     dtype: str
     n: int
-    n_last: bool
     epilogue: tuple[EpilogueOp, ...] = ()
     operands: tuple[Any, ...] = field(default=())
     closed: bool = False
@@ -250,9 +244,9 @@ def _add(state: State, call: Any, place: int) -> State | ChainEnd:
     is_vector = len(own) == len(columns) and all(
         isinstance(x, int) and x == y for x, y in zip(own, columns, strict=True)
     )
-    # A vector along N is a bias only where N is the last dimension; elsewhere (1, n, 4096) could
-    # be taken for one. With N = 1 the vector is a single number, which fits everywhere.
-    if is_vector and (state.n_last or state.n == 1):
+    # Numpy lines shapes up at their last dimension, which is N here, so only such a vector is a
+    # bias. With N = 1 it is a single number, whatever the last dimension is.
+    if is_vector:
         return state.then(EpilogueOp("bias", other_type), call, other)
     if tensors.same_shape(shape, state.shape):
         return state.then(EpilogueOp("residual", other_type), call, other)
@@ -282,10 +276,10 @@ def _view(state: State, call: Any, place: int) -> State | ChainEnd:
     shape = tensors.dims(call)
     if place != 0 or shape is None:
         return ChainEnd.RESHAPE
-    n_last = bool(shape) and tensors.same_dim(shape[-1], state.n)
-    if not n_last and state.n != 1:
+    # Values stay in their columns, so that a vector along N may follow. One column is any shape.
+    if state.n != 1 and not (shape and tensors.same_dim(shape[-1], state.n)):
         return ChainEnd.RESHAPE
-    return replace(state, shape=shape, n_last=n_last)
+    return replace(state, shape=shape)
 
 
 VIEWS = ("relax.reshape", "relax.expand_dims", "relax.squeeze", "relax.flatten")
