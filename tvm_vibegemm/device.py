@@ -84,7 +84,7 @@ def normalize_arch(arch: str) -> str:
     DeviceError
         When the text names no architecture.
     """
-    match = re.fullmatch(r"(?:sm_?|compute_)?(\d{2,3})[af]?", arch.strip().lower())
+    match = re.fullmatch(r"(?:sm_?|compute_)?([0-9]{2,3})[af]?", arch.strip().lower())
     if match is None:
         raise DeviceError(f"arch {arch!r}: not an SM version; known: {', '.join(known_archs())}")
     return f"sm_{match.group(1)}"
@@ -93,6 +93,7 @@ def normalize_arch(arch: str) -> str:
 def known_archs() -> list[str]:
     """Return the architectures that have a data file, oldest first."""
     found = [path.stem for path in (codegen_dir() / "devices").glob("sm_*.json")]
+    found = [arch for arch in found if arch[3:].isdecimal()]
     return sorted(found, key=lambda arch: int(arch[3:]))
 
 
@@ -124,7 +125,7 @@ def devices_of(arch: str) -> tuple[Device, ...]:
             )
             for model in data["models"]
         )
-    except (KeyError, TypeError, ValueError) as error:
+    except (OSError, AttributeError, KeyError, TypeError, ValueError) as error:
         raise DeviceError(f"{path}: malformed device data ({error})") from error
 
 

@@ -115,6 +115,20 @@ def nvrtc_version() -> tuple[int, int]:
 
 
 @cache
+def fingerprint() -> str:
+    """Return the versions of all that shapes a cubin: NVRTC and the header wheels.
+
+    Raises
+    ------
+    ToolchainError
+        When NVRTC cannot be loaded.
+    """
+    wheels = ("nvrtc", "runtime", "crt", "cccl")
+    versions = [f"{name} {_version(f'nvidia-cuda-{name}')}" for name in wheels]
+    return ", ".join([f"NVRTC {'.'.join(map(str, nvrtc_version()))}", *versions])
+
+
+@cache
 def cuda_home() -> Path:
     """Return a folder laid out like a CUDA toolkit, made of links to the header wheels.
 

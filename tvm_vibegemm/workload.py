@@ -178,6 +178,8 @@ class Workload:
             given = getattr(self, side)
             if given is None:
                 object.__setattr__(self, side, BatchMap(1, self.batch))
+            elif given.div < 1 or given.mod < min(1, self.batch):
+                raise InputError(f"workload: {side} {given} is not positive")
             elif given.mod == 1 and given.div != 1:
                 object.__setattr__(self, side, BatchMap(1, 1))
             elif given.mod > 1 and self.batch % (given.div * given.mod):

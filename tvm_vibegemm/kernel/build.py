@@ -18,11 +18,11 @@ from ..config import settings
 from ..device import Device
 from ..errors import BuildError
 from ..resources import codegen_dir
-from ..toolchain import include_dirs, nvrtc_version
+from ..toolchain import fingerprint, include_dirs
 from ..workload import Workload
 from . import expr
 from .cache import cached
-from .cubin import check_cubin
+from .cubin import CHECKS, check_cubin, check_ptx
 from .kernel import Kernel
 from .plan import Launch
 from .preamble import preamble
@@ -181,11 +181,12 @@ def _compile(
         "--diag-suppress=177",  # unused functions of the prelude
     ]
     prelude = (codegen_dir() / "include" / "vibegemm.cuh").read_text()
-    key = _digest(source, prelude, *flags, ".".join(map(str, nvrtc_version())))
+    key = _digest(source, prelude, *flags, fingerprint(), str(CHECKS))
     options = [*flags, *(f"--include-path={folder}" for folder in includes)]
 
     def produce() -> dict[str, str]:
         answer = _run_child(name, source, options)
+        check_ptx(answer["ptx"], name)
         check_cubin(bytes.fromhex(answer["cubin"]), list(entries.values()), name)
         return {"cubin": answer["cubin"], "log": answer["log"]}
 
@@ -196,7 +197,9 @@ def _compile(
 
 def _run_child(name: str, source: str, options: list[str]) -> dict[str, str]:
     limit = settings().build_timeout_s
-    request = json.dumps({"source": source, "name": "preamble.cu", "options": options})
+    request = json.dumps(
+        {"source": source, "name": "preamble.cu", "options": options, "seconds": 2 * limit}
+    )
     # Only what the loader needs: a compiler has no business with keys and tokens.
     keep = ("PATH", "HOME", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV", "LANG", "TMPDIR")
     env = {key: os.environ[key] for key in keep if key in os.environ}
@@ -237,7 +240,7 @@ def _run_child(name: str, source: str, options: list[str]) -> dict[str, str]:
 def _first_error(log: str) -> str:
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     for line in lines:
-        if re.search(r"\berror\b", line, re.IGNORECASE):
+        if re.search(r"\b(?:error|fatal)\b", line, re.IGNORECASE):
             return line
     return lines[0] if lines else "no log"
 
@@ -261,8 +264,10 @@ def _report(log: str, entries: Mapping[str, str]) -> dict[str, EntryReport]:
             continue
         values = found.setdefault(current, {})
         if match := _STACK.search(line):
-            values["stack_bytes"] = int(match.group(1))
-            values["spill_bytes"] = int(match.group(2)) + int(match.group(3))
+            # Functions that were not inlined follow their entry, and count with it.
+            spills = int(match.group(2)) + int(match.group(3))
+            values["stack_bytes"] = values.get("stack_bytes", 0) + int(match.group(1))
+            values["spill_bytes"] = values.get("spill_bytes", 0) + spills
         if match := _USED.search(line):
             values["registers"] = int(match.group(1))
             values["shared_bytes"] = int(match.group(2) or 0)

@@ -1,10 +1,12 @@
-"""Looks into a built cubin for what a source check can miss: state, printing, a heap.
+"""Looks into what the compiler made for what a source check can miss: state, printing, a heap.
 
-A cubin is an ELF file; its section and symbol names say what the code can touch.
+A cubin is an ELF file; its section and symbol names say what the code can touch. The PTX that it
+was assembled from shows what leaves no name: clocks, and writes to constant tables.
 """
 
 from __future__ import annotations
 
+import re
 import struct
 from dataclasses import dataclass
 
@@ -12,9 +14,29 @@ from ..errors import SourceError
 
 _SHT_SYMTAB = 2
 _SHN_UNDEF = 0
+# Part of the cache's key: a cubin accepted by other rules is checked again.
+CHECKS = 2
 # Writable data of a module: initialised and zeroed. Constant banks (.nv.constant*) are fine.
 _STATE = (".nv.global", ".nv.global.init", ".nv.uft", ".nv.compat.global", ".data", ".bss")
 _CALLS = ("vprintf", "printf", "malloc", "free", "__assertfail", "cudaLaunchDevice", "cnpLaunch")
+
+# Texts first: a `//` in one begins no comment.
+_COMMENT = re.compile(r'"[^"\n]*"|//[^\n]*|/\*.*?\*/', re.DOTALL)
+_LINKAGE = r"(?:\.(?:visible|weak|common|extern)\s+)*"
+_START = r"(?:^|[;{}\n])\s*(?:@\S+\s+)?"  # of a statement, behind its guard
+_PTX_RULES = tuple(
+    (re.compile(pattern), reason)
+    for pattern, reason in (
+        (rf"{_START}{_LINKAGE}\.global\b.*", "a variable in global memory (state; tables go to __constant__)"),
+        (rf"{_START}\.extern\s+\.func\b[^;]*", "a function from outside"),
+        (r"%(?:clock|globaltimer|nanotime|pm\d)\w*", "a read of a clock or counter"),
+        (rf"{_START}(?:pmevent|brkpt)\b.*", "a debugger's instruction"),
+        # The address of a constant table as a generic one: the way to write to it.
+        (rf"{_START}cvta\.const\b.*", "the generic address of a __constant__ table"),
+        (rf"{_START}st\.(?:\w+\.)*const\b.*", "a write to a __constant__ table"),
+        (rf"{_START}(?:#|\.file\b).*", "a preprocessor line"),
+    )
+)
 
 
 @dataclass(frozen=True)
@@ -96,3 +118,25 @@ def check_cubin(data: bytes, entries: list[str], name: str) -> None:
     for entry in entries:
         if entry not in found:
             raise SourceError(f"kernel {name}: the cubin lacks the entry {entry}")
+
+
+def check_ptx(text: str, name: str) -> None:
+    """Refuse PTX that keeps state, calls outside functions, or reads a clock.
+
+    Parameters
+    ----------
+    text
+        PTX as NVRTC made it, inline assembly included: no macro hides anything here.
+    name
+        The kernel's, for the message.
+
+    Raises
+    ------
+    SourceError
+        One line that says what was found.
+    """
+    code = _COMMENT.sub(" ", text)
+    for rule, reason in _PTX_RULES:
+        if match := rule.search(code):
+            shown = " ".join(match.group().lstrip(";{}").split())[:80]
+            raise SourceError(f"kernel {name}: {reason} is not allowed: {shown}")

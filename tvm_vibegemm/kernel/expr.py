@@ -15,6 +15,7 @@ from typing import Any
 from ..errors import PlanError
 
 MAX_LENGTH = 1000
+MAX_DEPTH = 100
 _LIMIT = 1 << 62
 
 _BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
@@ -61,14 +62,16 @@ def parse(text: str) -> ast.expr:
         tree = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise PlanError(f"plan expression {text!r}: not an expression ({error})") from error
-    _check(tree, text)
+    _check(tree, text, MAX_DEPTH)
     return tree
 
 
-def _check(node: ast.expr, text: str) -> None:
+def _check(node: ast.expr, text: str, depth: int) -> None:
     def bad(what: str) -> PlanError:
         return PlanError(f"plan expression {text!r}: {what} is not allowed")
 
+    if depth == 0:
+        raise bad(f"nesting deeper than {MAX_DEPTH}")
     children: list[ast.expr]
     match node:
         case ast.Constant(value=bool()):
@@ -102,7 +105,7 @@ def _check(node: ast.expr, text: str) -> None:
         case _:
             raise bad(type(node).__name__)
     for child in children:
-        _check(child, text)
+        _check(child, text, depth - 1)
 
 
 def names(text: str) -> set[str]:
@@ -135,7 +138,7 @@ def evaluate(text: str | int, env: Mapping[str, Any]) -> Any:
         For an unknown name, a division by zero, or a number that is out of range.
     """
     if isinstance(text, int):
-        return text
+        return _bounded(text, text)
     try:
         value = _walk(parse(text), env)
     except KeyError as error:
@@ -145,8 +148,12 @@ def evaluate(text: str | int, env: Mapping[str, Any]) -> Any:
         ) from error
     except ZeroDivisionError as error:
         raise PlanError(f"plan expression {text!r}: division by zero") from error
+    return _bounded(value, text)
+
+
+def _bounded(value: Any, text: str | int) -> Any:
     if isinstance(value, int) and abs(value) > _LIMIT:
-        raise PlanError(f"plan expression {text!r}: {value} is out of range")
+        raise PlanError(f"plan expression {str(text)[:80]!r}: its value is out of range")
     return value
 
 
@@ -161,13 +168,14 @@ def _walk(node: ast.expr, env: Mapping[str, Any]) -> Any:
         case ast.Name():
             return env[node.id]
         case ast.BinOp():
-            return _BINARY[type(node.op)](_walk(node.left, env), _walk(node.right, env))
+            left, right = _walk(node.left, env), _walk(node.right, env)
+            return _BINARY[type(node.op)](_number(left), _number(right))
         case ast.UnaryOp(op=ast.USub()):
-            return -_walk(node.operand, env)
+            return -_number(_walk(node.operand, env))
         case ast.UnaryOp():
             return _not(_walk(node.operand, env))
         case ast.Compare():
-            operands = [_walk(node.left, env), *(_walk(x, env) for x in node.comparators)]
+            operands = [_number(_walk(x, env)) for x in (node.left, *node.comparators)]
             tests = [
                 _COMPARE[type(op)](x, y)
                 for op, x, y in zip(node.ops, operands, operands[1:], strict=False)
@@ -183,7 +191,7 @@ def _walk(node: ast.expr, env: Mapping[str, Any]) -> Any:
                 lambda: _walk(node.orelse, env),
             )
         case ast.Call(func=ast.Name(id=name)):
-            return _call(name, [_walk(arg, env) for arg in node.args])
+            return _call(name, [_number(_walk(arg, env)) for arg in node.args])
     raise AssertionError(ast.dump(node))  # parse() lets nothing else through
 
 
@@ -203,12 +211,40 @@ def _call(name: str, args: list[Any]) -> Any:
     return result
 
 
+def _number(value: Any) -> Any:
+    """Return a TIR condition as 0 or 1, as Python counts it; anything else as it is."""
+    if isinstance(value, int) or str(value.ty) != "bool":
+        return value
+    from tvm import tirx
+
+    return tirx.Cast("int64", value)
+
+
 def _not(value: Any) -> Any:
     if not _symbolic(value):
         return not value
     from tvm import tirx
 
-    return tirx.Not(value)
+    return tirx.Not(truth(value))
+
+
+def truth(value: Any) -> Any:
+    """Return an expression's value as a condition: a number is true where it is not 0.
+
+    Parameters
+    ----------
+    value
+        What :func:`evaluate` gave: a number, or a TIR expression.
+
+    Returns
+    -------
+    bool or tvm PrimExpr
+        A Python bool, or a TIR expression of type bool.
+    """
+    if isinstance(value, int):
+        return bool(value)
+    value = value.asobject() if hasattr(value, "asobject") else value  # a deferred `==`
+    return value if str(value.ty) == "bool" else (value != 0).asobject()
 
 
 def _all(values: list[Any]) -> Any:
@@ -220,7 +256,7 @@ def _all(values: list[Any]) -> Any:
         return True
     from tvm import tirx
 
-    return tirx.all(*rest)
+    return tirx.all(*map(truth, rest))
 
 
 def _any(values: list[Any]) -> Any:
@@ -231,7 +267,7 @@ def _any(values: list[Any]) -> Any:
         return False
     from tvm import tirx
 
-    return tirx.any(*rest)
+    return tirx.any(*map(truth, rest))
 
 
 def _select(test: Any, then: Callable[[], Any], orelse: Callable[[], Any]) -> Any:
@@ -239,4 +275,5 @@ def _select(test: Any, then: Callable[[], Any], orelse: Callable[[], Any]) -> An
         return then() if test else orelse()
     from tvm import tirx
 
-    return tirx.Select(test, tirx.const(0, "int64") + then(), tirx.const(0, "int64") + orelse())
+    zero = tirx.const(0, "int64")
+    return tirx.Select(truth(test), zero + _number(then()), zero + _number(orelse()))

@@ -228,7 +228,7 @@ class _Emitter:
         if self.plan.workspace_zero:
             statements.append(self._zero())
         for launch in self.plan.launches:
-            condition = self.value(launch.when)
+            condition = expr.truth(self.value(launch.when))
             if isinstance(condition, int) and not condition:
                 continue
             body = _sequence(self._launch(launch))

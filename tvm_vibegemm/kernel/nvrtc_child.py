@@ -11,7 +11,7 @@ import sys
 from typing import Any
 
 # NVRTC and ptxas need about 1 GiB for a large kernel; a compile bomb wants all there is.
-MEMORY_LIMIT = 16 << 30
+MEMORY_LIMIT = 8 << 30
 
 
 def compile_source(request: dict[str, Any]) -> dict[str, Any]:
@@ -20,12 +20,12 @@ def compile_source(request: dict[str, Any]) -> dict[str, Any]:
     Parameters
     ----------
     request
-        ``source``, ``name`` and ``options`` of the program.
+        ``source``, ``name`` and ``options`` of the program, and ``seconds`` of processor time.
 
     Returns
     -------
     dict
-        ``ok``, ``log``, and ``cubin`` in hex where it is ok.
+        ``ok``, ``log``, and where it is ok ``cubin`` in hex and ``ptx``.
     """
     from cuda.bindings import nvrtc
 
@@ -46,14 +46,21 @@ def compile_source(request: dict[str, Any]) -> dict[str, Any]:
         return {"ok": False, "log": text or status.name}
     cubin = b" " * checked(nvrtc.nvrtcGetCUBINSize(program))
     checked(nvrtc.nvrtcGetCUBIN(program, cubin))
-    return {"ok": True, "log": text, "cubin": cubin.hex()}
+    ptx = b" " * checked(nvrtc.nvrtcGetPTXSize(program))
+    checked(nvrtc.nvrtcGetPTX(program, ptx))
+    answer = {"ok": True, "log": text, "cubin": cubin.hex()}
+    return {**answer, "ptx": ptx.decode(errors="replace").rstrip("\0")}
 
 
 def main() -> None:
     """Answer the one request on standard input."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_LIMIT, MEMORY_LIMIT))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    json.dump(compile_source(json.load(sys.stdin)), sys.stdout)
+    request = json.load(sys.stdin)
+    # The parent's clock ends a compile; this one ends it where the parent was killed.
+    seconds = int(request["seconds"]) + 1
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
+    json.dump(compile_source(request), sys.stdout)
 
 
 if __name__ == "__main__":

@@ -18,8 +18,7 @@ MAX_BLOCK = (1024, 1024, 64)
 MAX_CLUSTER = 8
 INT32_MAX = 2**31 - 1
 _INNER_BYTES = {"32B": 32, "64B": 64, "128B": 128}
-# A dynamic M is judged at these values too: what holds at all of them and is no larger in between
-# (grid sizes grow with M) is taken as holding.
+# A dynamic M is judged at the ends of its range and around the powers of two in it.
 _LARGEST_M = 1 << 24
 
 
@@ -90,10 +89,19 @@ def _dynamic(
     for text in plan.requires:
         if "M" in expr.names(text) and not _bound_on_m(text):
             return f"requires {text}, which depends on a dynamic M"
-    probes = {low, high if high is not None else _LARGEST_M}
-    return next(
-        (r for m in sorted(probes) if (r := _at(plan, workload, device, tunables, m))), None
-    )
+    for launch in plan.launches:
+        # TVM raises an entry's limit of shared memory once, at its first call.
+        if isinstance(launch.shared_bytes, str) and "M" in expr.names(launch.shared_bytes):
+            return f"launch {launch.entry}: shared_bytes depends on a dynamic M"
+    top = high if high is not None else _LARGEST_M
+    near = (1 << bit for bit in range(top.bit_length() + 1))
+    probes = {low, top, *(m + d for m in near for d in (-1, 0, 1) if low <= m + d <= top)}
+    # The ends first: they are where a plan mostly fails.
+    for m in sorted(probes, key=lambda m: (m not in (low, top), m)):
+        reason = _at(plan, workload, device, tunables, m)
+        if reason:
+            return reason if low == top else f"at M = {m}, {reason}"
+    return None
 
 
 def _bound_on_m(text: str) -> bool:
@@ -120,9 +128,13 @@ def _at(
     workspace = expr.evaluate(plan.workspace_bytes, env)
     if workspace < 0 or workspace > 1 << 40:
         return f"workspace_bytes = {workspace} is out of range"
+    shared: dict[str, int] = {}
     for launch in plan.launches:
         if not expr.evaluate(launch.when, env):
             continue
+        size = expr.evaluate(launch.shared_bytes, env)
+        if shared.setdefault(launch.entry, size) != size:
+            return f"launch {launch.entry}: one entry with two sizes of shared memory"
         reason = _launch(launch, workload, device, env, workspace)
         if reason:
             return f"launch {launch.entry}: {reason}"
