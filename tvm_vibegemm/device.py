@@ -54,7 +54,7 @@ class Device:
     regs_per_sm: int
     l2_bytes: int
     dram_gbps: float
-    peaks: dict[str, float]
+    peaks: dict[str, float] = field(hash=False)
     features: tuple[str, ...] = ()
     measured: bool = False
     notes: tuple[str, ...] = field(default=(), compare=False)

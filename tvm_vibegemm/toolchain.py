@@ -125,7 +125,8 @@ def fingerprint() -> str:
     """
     wheels = ("nvrtc", "runtime", "crt", "cccl")
     versions = [f"{name} {_version(f'nvidia-cuda-{name}')}" for name in wheels]
-    return ", ".join([f"NVRTC {'.'.join(map(str, nvrtc_version()))}", *versions])
+    headers = [] if "runtime missing" not in versions else [str(include_dirs()[0])]
+    return ", ".join([f"NVRTC {'.'.join(map(str, nvrtc_version()))}", *versions, *headers])
 
 
 @cache
@@ -141,13 +142,19 @@ def cuda_home() -> Path:
         home / "include": headers,
         home / "targets" / "x86_64-linux" / "include": headers,
     }
-    for link, target in links.items():
-        link.parent.mkdir(parents=True, exist_ok=True)
-        if link.is_symlink() and link.resolve() == target.resolve():
-            continue
-        temporary = Path(tempfile.mktemp(dir=link.parent, prefix=f".{link.name}-"))
-        temporary.symlink_to(target)
-        temporary.replace(link)  # atomic: another process sees the old link or the new one
+    try:
+        for link, target in links.items():
+            link.parent.mkdir(parents=True, exist_ok=True)
+            if link.is_symlink() and link.resolve() == target.resolve():
+                continue
+            temporary = Path(tempfile.mktemp(dir=link.parent, prefix=f".{link.name}-"))
+            temporary.symlink_to(target)
+            temporary.replace(link)  # atomic: another process sees the old link or the new one
+    except OSError as error:
+        raise ToolchainError(
+            f"CUDA headers: {home} cannot be written ({error});"
+            " set VIBEGEMM_CUBIN_CACHE to a folder that can"
+        ) from error
     return home
 
 

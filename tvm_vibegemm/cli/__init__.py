@@ -15,6 +15,7 @@ from ..errors import VibeGEMMError
 VERBS = {
     "admit": ("admit", "Take judged kernels into a folder of schedules."),
     "build": ("build", "Check and compile one kernel."),
+    "compare": ("compare", "Run compiled libraries of one model side by side on the GPU."),
     "compile": ("compile", "Compile an ONNX model with LLM-written kernels."),
     "doctor": ("doctor", "Show what is there for compiling and running, and what is not."),
     "generate": ("generate", "Ask a language model for a kernel family."),

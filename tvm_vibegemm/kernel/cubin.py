@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from ..errors import SourceError
 
 _SHT_SYMTAB = 2
+_SHT_NOBITS = 8
 _SHN_UNDEF = 0
 # Part of the cache's key: a cubin accepted by other rules is checked again.
 CHECKS = 2
@@ -27,7 +28,7 @@ _START = r"(?:^|[;{}\n])\s*(?:@\S+\s+)?"  # of a statement, behind its guard
 _PTX_RULES = tuple(
     (re.compile(pattern), reason)
     for pattern, reason in (
-        (rf"{_START}{_LINKAGE}\.global\b.*", "a variable in global memory (state; tables go to __constant__)"),
+        (rf"{_START}{_LINKAGE}\.global\b.*", "global data (state, or a table: use __constant__)"),
         (rf"{_START}\.extern\s+\.func\b[^;]*", "a function from outside"),
         (r"%(?:clock|globaltimer|nanotime|pm\d)\w*", "a read of a clock or counter"),
         (rf"{_START}(?:pmevent|brkpt)\b.*", "a debugger's instruction"),
@@ -58,13 +59,18 @@ def read_elf(data: bytes) -> Elf:
     try:
         if data[:6] != b"\x7fELF\x02\x01":
             raise ValueError("not a 64-bit ELF file")
-        offset = struct.unpack_from("<Q", data, 40)[0]
-        entry_size, count, names_at = struct.unpack_from("<HHH", data, 58)
+        segments, offset = struct.unpack_from("<QQ", data, 32)
+        segment_size, segment_count, entry_size, count, names_at = struct.unpack_from(
+            "<HHHHH", data, 54
+        )
         # Elf64_Shdr: name, type, flags, address, offset, size, link, info, alignment, entry size.
         rows = [
             struct.unpack_from("<IIQQQQIIQQ", data, offset + index * entry_size)
             for index in range(count)
         ]
+        ends = [row[4] + row[5] for row in rows if row[1] != _SHT_NOBITS]
+        if max([*ends, segments + segment_size * segment_count]) > len(data):
+            raise ValueError("truncated")
 
         def text(table: int, start: int) -> str:
             begin = rows[table][4] + start
@@ -78,7 +84,7 @@ def read_elf(data: bytes) -> Elf:
             for position in range(row[4], row[4] + row[5], row[9]):
                 name, _, _, index = struct.unpack_from("<IBBH", data, position)
                 symbols.append((text(row[6], name), index))
-    except (struct.error, ValueError, IndexError) as error:
+    except (struct.error, ValueError, IndexError, OverflowError) as error:
         raise SourceError(f"cubin: cannot be read ({error})") from error
     return Elf(sections, tuple(symbols))
 

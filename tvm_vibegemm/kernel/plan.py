@@ -134,7 +134,7 @@ class Launch(_Strict):
 class Tunable(_Strict):
     """A compile-time constant with choices, explored without the model."""
 
-    choices: list[int] = Field(min_length=1, max_length=64)
+    choices: list[Annotated[int, Field(ge=-(2**31), lt=2**31)]] = Field(min_length=1, max_length=64)
     default: int
 
     @model_validator(mode="after")
@@ -190,6 +190,8 @@ class Plan(_Strict):
         for name in itertools.chain(self.tunables, self.constants):
             if name in taken or name in expr.FUNCTIONS:
                 raise ValueError(f"the name {name!r} is taken")
+            if name.startswith(("VG_", "__")):
+                raise ValueError(f"the name {name!r} is reserved for the prelude and the compiler")
             taken.add(name)
         known = set(NAMES) | set(self.tunables)
         for name, value in self.constants.items():

@@ -45,8 +45,11 @@ _PTX = re.compile(
 )
 _ESCAPE = re.compile(r"\\(?![nt\\\"'])[^\n]?")
 _VARIABLE = re.compile(
-    r"(?:^|[;}{])\s*(?:(?:static|volatile|extern|inline|const|constexpr|alignas\s*\([^)]*\)"
-    r"|__align__\s*\([^)]*\))\s+)*__device__\s+(?P<rest>[^;(){}=]*)(?P<end>[;=]|\{)"
+    r"(?:^|[;}{])\s*(?:(?:static|volatile|extern|inline|const|constexpr)\s+)*__device__\s+"
+    r"(?P<rest>[^;(){}=]*)(?P<end>[;=]|\{)"
+)
+_ALIGNED = re.compile(
+    r"\b(?:alignas|__align__|__attribute__)\s*\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)"
 )
 _STATIC = re.compile(r"\bstatic\b(?P<rest>[^;(){}=]*)(?:[;=]|\{)")
 _NOT_STATE = re.compile(
@@ -199,6 +202,7 @@ def _check_directives(code: str, fail: Fail) -> None:
 
 
 def _check_declarations(code: str, fail: Fail) -> None:
+    code = _ALIGNED.sub(lambda match: re.sub(r"[^\n]", " ", match.group()), code)
     for match in _VARIABLE.finditer(code):
         rest = match.group("rest")
         if match.group("end") != "{" or re.search(r"\w\s+\w", rest):
@@ -206,5 +210,5 @@ def _check_declarations(code: str, fail: Fail) -> None:
     for match in _STATIC.finditer(code):
         if not _NOT_STATE.search(match.group("rest")):
             raise fail(match.start(), "a static variable is state between calls")
-    if match := re.search(r"<<\s*<", code):
-        raise fail(match.start(), "a launch from device code is not allowed")
+    if launch := re.search(r"<<\s*<", code):
+        raise fail(launch.start(), "a launch from device code is not allowed")

@@ -1,0 +1,124 @@
+"""Two compiled libraries of one model side by side: errors against ONNX Runtime, latency."""
+
+from __future__ import annotations
+
+import copy
+import datetime
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax
+
+from ..errors import InputError
+from ..graph.onnx_check import errors, onnx_runtime, random_inputs
+from ..graph.onnx_load import load_model
+from ..judge.timing import gpu_facts
+from ..toolchain import local_device
+
+_WARM_S = 1.0
+_FLOAT, _NARROW = 1, (10, 16)  # ONNX's FLOAT; FLOAT16 and BFLOAT16
+
+
+def widened(model: Any) -> Any:
+    """Return a model with every 16-bit float type made float32, values unchanged.
+
+    What it computes is the same function of the same (rounded) weights, without the roundings in
+    between: the truth that a 16-bit model is measured against.
+    """
+    import onnx
+
+    wide = copy.deepcopy(model)
+    del wide.graph.value_info[:]
+    for value in [*wide.graph.input, *wide.graph.output]:
+        if value.type.tensor_type.elem_type in _NARROW:
+            value.type.tensor_type.elem_type = _FLOAT
+    for tensor in wide.graph.initializer:
+        if tensor.data_type in _NARROW:
+            array = onnx.numpy_helper.to_array(tensor).astype(np.float32)
+            tensor.CopyFrom(onnx.numpy_helper.from_array(array, tensor.name))
+    for node in wide.graph.node:
+        for attribute in node.attribute:
+            if node.op_type == "Cast" and attribute.name == "to" and attribute.i in _NARROW:
+                attribute.i = _FLOAT
+            if attribute.HasField("t") and attribute.t.data_type in _NARROW:
+                array = onnx.numpy_helper.to_array(attribute.t).astype(np.float32)
+                attribute.t.CopyFrom(onnx.numpy_helper.from_array(array))
+    return wide
+
+
+def compare(
+    model_path: Path,
+    shapes: dict[str, tuple[int, ...]],
+    libraries: dict[str, Path],
+    rounds: int = 30,
+) -> dict[str, Any]:
+    """Compare libraries of one model.
+
+    Parameters
+    ----------
+    model_path, shapes
+        The model as it was compiled.
+    libraries
+        Exported library by name.
+    rounds
+        Interleaved timed calls of each.
+
+    Returns
+    -------
+    dict
+        Device, date, and for each library ``max_abs`` and ``max_rel`` (error against ONNX Runtime
+        in float32 on the same weights and inputs) and ``median_ms``, ``low_ms``, ``high_ms``
+        (quartiles) of a call with the host's share.
+    """
+    model = load_model(model_path, shapes)
+    inputs = random_inputs(model)
+    float_inputs = {
+        name: x.astype(np.float32) if x.dtype.name in ("float16", "bfloat16") else x
+        for name, x in inputs.items()
+    }
+    want = onnx_runtime(widened(model), float_inputs)
+    device = tvm.cuda(0)
+    arguments = [tvm.runtime.tensor(x, device) for x in inputs.values()]
+    machines: dict[str, Any] = {}
+    results: dict[str, dict[str, Any]] = {}
+    for name, path in libraries.items():
+        if not path.is_file():
+            raise InputError(f"library {path}: no such file")
+        started = time.perf_counter()
+        machines[name] = relax.VirtualMachine(tvm.runtime.load_module(str(path)), device)
+        out = machines[name]["main"](*arguments)
+        got = [x.numpy() for x in ([out] if hasattr(out, "numpy") else out)]
+        seconds = time.perf_counter() - started
+        results[name] = {**errors(got, want), "load_and_first_call_s": round(seconds, 2)}
+    samples: dict[str, list[float]] = {name: [] for name in machines}
+    warm_until = time.perf_counter() + _WARM_S
+    number = 0
+    while number < rounds or time.perf_counter() < warm_until:
+        warm = time.perf_counter() < warm_until
+        for name, machine in machines.items():
+            device.sync()
+            started = time.perf_counter()
+            machine["main"](*arguments)
+            device.sync()
+            if not warm:
+                samples[name].append((time.perf_counter() - started) * 1e3)
+        number += not warm
+    for name, values in samples.items():
+        low, median, high = np.percentile(values, [25, 50, 75])
+        results[name] |= {
+            "median_ms": round(float(median), 4),
+            "low_ms": round(float(low), 4),
+            "high_ms": round(float(high), 4),
+        }
+    found = local_device()
+    return {
+        "model": model_path.name,
+        "device": found[1] if found else None,
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "rounds": rounds,
+        **gpu_facts(),
+        "libraries": results,
+    }
