@@ -31,7 +31,8 @@ MAIN = r"""
 int main(int argc, char** argv) {
     static float in[B * M * N], e0[B * M * N + 8], e1[B * M * N + 8], out[B * M * N];
     FILE* f = fopen(argv[1], "rb");
-    if (fread(in, 4, B * M * N, f) + fread(e0, 4, B * M * N, f) + fread(e1, 4, B * M * N, f) == 0) return 1;
+    const int size = B * M * N;
+    if (fread(in, 4, size, f) + fread(e0, 4, size, f) + fread(e1, 4, size, f) == 0) return 1;
     run(in, out EXTRA);
     f = fopen(argv[2], "wb");
     fwrite(out, 4, B * M * N, f);

@@ -11,8 +11,10 @@ import tvm
 from tvm import relax
 from tvm.relax.backend.cuda import pipeline as cuda
 
+from ..autoload import register
 from ..rivals.guard import Skipped, guarded_schedules
 from .offload import VibeGEMMOffload
+from .powers import expand_powers
 from .report import REPORT, SiteReport, read_report
 
 
@@ -46,6 +48,7 @@ def vibegemm_pipeline(
         A module pass; it needs a CUDA target, current or given.
     """
     rules: list[Skipped] = [] if skipped is None else skipped
+    register()  # TVM has called it already where this package is installed
 
     def run(module: Any, _: Any) -> Any:
         current = tvm.target.Target.current(allow_none=False)
@@ -60,6 +63,7 @@ def vibegemm_pipeline(
                     generate=generate,
                 )
             )
+        module = expand_powers(module)
         module = tvm.transform.Sequential(passes)(module) if passes else module
         found = read_report(module)
         if sites is not None:
