@@ -1,4 +1,4 @@
-"""``vibegemm compile``: each bad input is one line and exit status 2, and nothing is left behind."""
+"""``vibegemm compile``: each bad input is one line and exit status 2, with nothing left behind."""
 
 from __future__ import annotations
 
@@ -186,7 +186,15 @@ def test_usage_errors() -> None:
 
 
 def test_help_imports_no_tvm() -> None:
-    code = "import sys; from tvm_vibegemm.cli import main\ntry: main(['--help'])\nexcept SystemExit: pass\nassert 'tvm' not in sys.modules"
+    code = """
+import sys
+from tvm_vibegemm.cli import main
+try:
+    main(["--help"])
+except SystemExit:
+    pass
+assert "tvm" not in sys.modules
+"""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     for verb in ("compile", "doctor", "judge"):

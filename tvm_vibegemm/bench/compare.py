@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import datetime
 import time
 from pathlib import Path
@@ -13,40 +12,12 @@ import tvm
 from tvm import relax
 
 from ..errors import InputError
-from ..graph.onnx_check import errors, onnx_runtime, random_inputs
+from ..graph.onnx_check import errors, onnx_runtime, random_inputs, widened
 from ..graph.onnx_load import load_model
 from ..judge.timing import gpu_facts
 from ..toolchain import local_device
 
 _WARM_S = 1.0
-_FLOAT, _NARROW = 1, (10, 16)  # ONNX's FLOAT; FLOAT16 and BFLOAT16
-
-
-def widened(model: Any) -> Any:
-    """Return a model with every 16-bit float type made float32, values unchanged.
-
-    What it computes is the same function of the same (rounded) weights, without the roundings in
-    between: the truth that a 16-bit model is measured against.
-    """
-    import onnx
-
-    wide = copy.deepcopy(model)
-    del wide.graph.value_info[:]
-    for value in [*wide.graph.input, *wide.graph.output]:
-        if value.type.tensor_type.elem_type in _NARROW:
-            value.type.tensor_type.elem_type = _FLOAT
-    for tensor in wide.graph.initializer:
-        if tensor.data_type in _NARROW:
-            array = onnx.numpy_helper.to_array(tensor).astype(np.float32)
-            tensor.CopyFrom(onnx.numpy_helper.from_array(array, tensor.name))
-    for node in wide.graph.node:
-        for attribute in node.attribute:
-            if node.op_type == "Cast" and attribute.name == "to" and attribute.i in _NARROW:
-                attribute.i = _FLOAT
-            if attribute.HasField("t") and attribute.t.data_type in _NARROW:
-                array = onnx.numpy_helper.to_array(attribute.t).astype(np.float32)
-                attribute.t.CopyFrom(onnx.numpy_helper.from_array(array))
-    return wide
 
 
 def compare(

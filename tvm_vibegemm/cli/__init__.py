@@ -68,3 +68,7 @@ def main(argv: list[str] | None = None) -> Any:
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(1)
+    except OSError as error:  # a file that went away, a full disk: the user's to mend
+        what = f"{error.filename}: " if error.filename else ""
+        click.echo(f"error: {what}{error.strerror or error}", err=True)
+        sys.exit(2)

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from ..errors import DeviceError, InputError
+from .output import print_compiled
 
 
 def parse_shapes(texts: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
@@ -53,6 +54,7 @@ def parse_shapes(texts: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
 @click.option("--database", help="URL or path of the tuning database.")
 @click.option("--plain", is_flag=True, help="The same pipeline without our kernels.")
 @click.option("--check", is_flag=True, help="Run it and compare with ONNX Runtime (needs a GPU).")
+@click.option("--explain", is_flag=True, help="Print every product by itself, with all reasons.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(
     model: Path,
@@ -64,6 +66,7 @@ def command(
     database: str | None,
     plain: bool,
     check: bool,
+    explain: bool,
     as_json: bool,
 ) -> None:
     """Compile MODEL (an .onnx file) with LLM-written kernels."""
@@ -100,7 +103,7 @@ def command(
     if as_json:
         click.echo(json.dumps(_as_json(result, checked)))
     else:
-        _print_table(result, checked)
+        print_compiled(result, checked, explain)
 
 
 def _as_json(result: Any, checked: dict[str, Any] | None) -> dict[str, Any]:
@@ -111,10 +114,12 @@ def _as_json(result: Any, checked: dict[str, Any] | None) -> dict[str, Any]:
         "sites": [
             {
                 "op": site.op,
+                "name": site.name,
                 "workload": site.workload,
                 "decision": site.decision,
                 "reason": site.reason,
                 "expected_us": site.expected_us,
+                "chain_end": site.chain_end,
             }
             for site in result.sites
         ],
@@ -122,42 +127,3 @@ def _as_json(result: Any, checked: dict[str, Any] | None) -> dict[str, Any]:
         "seconds": result.seconds,
         "check": checked,
     }
-
-
-def _print_table(result: Any, checked: dict[str, Any] | None) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=160)
-    table = Table(title=f"Matrix products for {result.device.name} ({result.device.arch})")
-    for name, options in (
-        ("sites", {"justify": "right"}),
-        ("workload", {"overflow": "fold"}),
-        ("decision", {}),
-        ("reason", {"overflow": "fold"}),
-        ("expected", {"justify": "right"}),
-    ):
-        table.add_column(name, **options)  # type: ignore[arg-type]
-    rows: dict[tuple[Any, ...], int] = {}
-    for site in result.sites:
-        row = (site.workload or "-", site.decision, site.reason, site.expected_us)
-        rows[row] = rows.get(row, 0) + 1
-    for (workload, decision, reason, expected), count in rows.items():
-        time = "-" if expected is None else f"{expected:.1f} µs"
-        table.add_row(str(count), workload, decision, reason, time)
-    console.print(table)
-    kernels = sum(site.decision == "kernel" for site in result.sites)
-    console.print(f"{kernels} of {len(result.sites)} products run LLM-written kernels.")
-    if result.sites and not kernels:
-        console.print(f"No kernel won for {result.device.arch}: TVM's schedules serve all of them.")
-    for skip in result.skipped:
-        console.print(f"TVM's {skip.rule} rule threw on {skip.function}; the next rule served.")
-    if result.library:
-        console.print(f"Library: {result.library}")
-    if checked:
-        console.print(
-            f"Checked against ONNX Runtime: largest error {checked['max_abs']:.3g} absolute,"
-            f" {checked['max_rel']:.3g} of the output's root-mean-square."
-        )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -55,23 +56,38 @@ def load_model(path: Path, shapes: dict[str, tuple[int, ...]]) -> Any:
     return _simplify(model, path, shapes)
 
 
-def _tensors(graph: Any) -> Any:
-    """Yield every stored tensor of a graph and of the graphs inside it."""
+def stored_tensors(model: Any) -> Iterator[Any]:
+    """Yield every stored tensor of a model: of its graph, the graphs inside it, its functions."""
+    yield from _tensors_of_graph(model.graph)
+    for function in model.functions:
+        yield from _tensors_of_nodes(function.node)
+
+
+def _tensors_of_graph(graph: Any) -> Iterator[Any]:
     yield from graph.initializer
-    for node in graph.node:
+    for sparse in graph.sparse_initializer:
+        yield from (sparse.values, sparse.indices)
+    yield from _tensors_of_nodes(graph.node)
+
+
+def _tensors_of_nodes(nodes: Any) -> Iterator[Any]:
+    for node in nodes:
         for attribute in node.attribute:
             if attribute.HasField("t"):
                 yield attribute.t
             yield from attribute.tensors
-            if attribute.HasField("g"):
-                yield from _tensors(attribute.g)
-            for inner in attribute.graphs:
-                yield from _tensors(inner)
+            sparse = [attribute.sparse_tensor] if attribute.HasField("sparse_tensor") else []
+            for tensor in (*sparse, *attribute.sparse_tensors):
+                yield from (tensor.values, tensor.indices)
+            graphs = [attribute.g] if attribute.HasField("g") else []
+            for graph in (*graphs, *attribute.graphs):
+                yield from _tensors_of_graph(graph)
 
 
 def _check_external_data(model: Any, path: Path) -> None:
-    root = path.resolve().parent
-    for tensor in _tensors(model.graph):
+    # The folder that the path names, even where the file in it is a link: data is read from there.
+    root = path.parent.resolve()
+    for tensor in stored_tensors(model):
         for entry in tensor.external_data:
             if entry.key != "location":
                 continue
@@ -92,12 +108,21 @@ def _inputs(model: Any) -> dict[str, Any]:
 
 def _fix_shapes(model: Any, path: Path, shapes: dict[str, tuple[int, ...]]) -> None:
     inputs = _inputs(model)
+    for name, value in inputs.items():
+        if not value.type.HasField("tensor_type"):
+            what = (value.type.WhichOneof("value") or "value of no type").removesuffix("_type")
+            raise InputError(f"model {path}: input {name!r} is a {what}; it has to be a tensor")
     for name, shape in shapes.items():
         if name not in inputs:
             raise InputError(
                 f"model {path}: has no input {name!r}; its inputs: {', '.join(inputs) or 'none'}"
             )
-        dims = inputs[name].type.tensor_type.shape.dim
+        kind = inputs[name].type.tensor_type
+        if not kind.HasField("shape"):  # of unknown rank: any may fit
+            kind.shape.SetInParent()
+            for _ in shape:
+                kind.shape.dim.add()
+        dims = kind.shape.dim
         given = ",".join(map(str, shape))
         if len(dims) != len(shape):
             raise InputError(
@@ -114,6 +139,10 @@ def _fix_shapes(model: Any, path: Path, shapes: dict[str, tuple[int, ...]]) -> N
                 )
             dim.dim_value = size
     for name, value in inputs.items():
+        if not value.type.tensor_type.HasField("shape"):
+            raise InputError(
+                f"model {path}: input {name!r} is of unknown rank; fix it: --shape {name}:…"
+            )
         dims = value.type.tensor_type.shape.dim
         open_axes = [
             i for i, d in enumerate(dims) if not d.HasField("dim_value") or d.dim_value < 0

@@ -13,6 +13,7 @@ from tvm.relax.backend.cuda import pipeline as cuda
 
 from ..autoload import register
 from ..rivals.guard import Skipped, guarded_schedules
+from ..toolchain import tvm_environment
 from .offload import VibeGEMMOffload
 from .powers import expand_powers
 from .report import REPORT, SiteReport, read_report
@@ -52,6 +53,7 @@ def vibegemm_pipeline(
 
     def run(module: Any, _: Any) -> Any:
         current = tvm.target.Target.current(allow_none=False)
+        tvm_environment()  # TVM builds its own kernels after this pipeline
         passes: list[Any] = []
         if offload:
             passes.append(

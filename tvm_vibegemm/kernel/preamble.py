@@ -125,7 +125,7 @@ def _epilogue(workload: Workload) -> str:
         scalar.append(f"        {_step(op, f'to_float(e{used}[{at}])')}")
         vector.append(f"            {_step(op, f'extra{used}[i]')}")
         if op.dtype is not None:
-            load = f"load_extra(extra{used}, e{used} + {at}, inside);"
+            load = f"load_extra<W, WHOLE>(extra{used}, e{used} + {at}, inside);"
             loads.append(f"        float extra{used}[W]; {load}")
             used += 1
     identity = "true" if not workload.epilogue else "false"
@@ -133,10 +133,11 @@ def _epilogue(workload: Workload) -> str:
     return "\n".join(
         [
             "// What follows the product: generated from the graph.",
-            "template <int W, typename T>",
+            "template <int W, bool WHOLE, typename T>",
             "VG_DEV void load_extra(float (&x)[W], const T* p, int inside) {",
             "    constexpr int BYTES = W * sizeof(T);",
-            "    if (inside >= W && (W & (W - 1)) == 0 && BYTES <= 16 && aligned<BYTES>(p)) {",
+            "    constexpr bool ONE = (W & (W - 1)) == 0 && BYTES <= 16;",
+            "    if (ONE && (WHOLE || (inside >= W && aligned<BYTES>(p)))) {",
             "        const Vec<T, W> piece = *reinterpret_cast<const Vec<T, W>*>(p);",
             "#pragma unroll",
             "        for (int i = 0; i < W; ++i) x[i] = to_float(piece.v[i]);",
@@ -158,9 +159,11 @@ def _epilogue(workload: Workload) -> str:
             "        return v;",
             "    }",
             "    // The same for W adjacent columns n ... n+W-1 of row m, in place.",
-            "    template <int W>",
+            "    // WHOLE: the caller knows that all W columns are inside D and that N and n are",
+            "    // multiples of W; nothing is tested, so loads of many calls can overlap.",
+            "    template <int W, bool WHOLE = false>",
             "    VG_DEV void apply(float (&x)[W], long long b, int m, int n) const {",
-            "        if (identity || m >= M || n >= N) return;",
+            "        if (identity || (!WHOLE && (m >= M || n >= N))) return;",
             f"        {at}",
             "        const int inside = (int)(N - n < W ? N - n : W); (void)inside;",
             *loads,
