@@ -90,6 +90,22 @@ def test_an_architecture_without_kernels_compiles_and_says_so(model: Path, tmp_p
     assert (tmp_path / "o.so").is_file()
 
 
+def test_table_and_explanation(model: Path) -> None:
+    words = ("compile", model, "--shape", "x:8,32", "--arch", "sm_90", "--select", "valid")
+    table = run(*words)
+    assert table.returncode == 0, table.stderr
+    assert "1 × matmul" in table.stdout and "1 of 1 products run" in table.stdout
+    assert "reading" in table.stderr and "reading" not in table.stdout
+    explained = run(*words, "--explain")
+    assert "matmul_0" in explained.stdout and "Seconds: import" in explained.stdout
+
+
+def test_plain_has_no_products_to_show(model: Path) -> None:
+    done = run("compile", model, "--shape", "x:8,32", "--arch", "sm_90", "--plain", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["sites"] == []
+
+
 def test_no_such_file(tmp_path: Path) -> None:
     refused(run("compile", tmp_path / "no.onnx", "--arch", "sm_90"), "no.onnx", "no such file")
 

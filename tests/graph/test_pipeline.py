@@ -103,5 +103,5 @@ def test_named_pipeline_to_a_library_of_machine_code(tmp_path: Path) -> None:
 
 
 def test_needs_a_target() -> None:
-    with pytest.raises(Exception, match="(?i)target"):
+    with pytest.raises(Exception, match=r"(?i)target"):
         vibegemm_pipeline()(layer())

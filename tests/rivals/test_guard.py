@@ -79,5 +79,5 @@ def test_same_as_tvm_where_nothing_throws() -> None:
 
 
 def test_without_a_target_it_says_so() -> None:
-    with pytest.raises(Exception, match="(?i)target"):
+    with pytest.raises(Exception, match=r"(?i)target"):
         guarded_schedules([])(lowered())

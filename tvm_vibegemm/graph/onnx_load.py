@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,7 @@ def load_model(path: Path, shapes: dict[str, tuple[int, ...]]) -> Any:
         raise InputError(
             f"model {path}: its external data cannot be read ({error!s:.200})"
         ) from error
+    _check_sizes(model, path)
     _fix_shapes(model, path, shapes)
     return _simplify(model, path, shapes)
 
@@ -99,6 +101,27 @@ def _check_external_data(model: Any, path: Path) -> None:
                 )
             if not place.is_file():
                 raise InputError(f"model {path}: external data {entry.value!r} is missing")
+
+
+def _check_sizes(model: Any, path: Path) -> None:
+    """Refuse a stored tensor whose bytes are not those of its shape: a truncated data file."""
+    import onnx
+
+    for tensor in stored_tensors(model):
+        if not tensor.HasField("raw_data"):
+            continue  # in typed fields; the importer counts those
+        try:
+            item = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
+        except (KeyError, TypeError, ValueError):
+            item = 0
+        if not item or tensor.data_type > onnx.TensorProto.FLOAT8E5M2FNUZ:
+            continue  # no type of known size, or one of several values a byte
+        wanted = item * math.prod(tensor.dims)
+        if len(tensor.raw_data) != wanted:
+            raise InputError(
+                f"model {path}: tensor {tensor.name!r} has {len(tensor.raw_data)} bytes, its shape"
+                f" needs {wanted}; the file is truncated or damaged"
+            )
 
 
 def _inputs(model: Any) -> dict[str, Any]:
