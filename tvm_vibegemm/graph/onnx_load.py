@@ -12,6 +12,9 @@ from typing import Any
 
 from ..errors import InputError
 
+_LARGE_MODEL = 1 << 30  # bytes of weights; well under the 2 GiB that a protobuf may have
+_LARGE_TENSOR = 1 << 20
+
 
 def load_model(path: Path, shapes: dict[str, tuple[int, ...]]) -> Any:
     """Read and simplify a model.
@@ -184,12 +187,50 @@ def _simplify(model: Any, path: Path, shapes: dict[str, tuple[int, ...]]) -> Any
 
     logging.getLogger("onnxslim").setLevel(logging.ERROR)
     fixed = [f"{name}:{','.join(map(str, shape))}" for name, shape in shapes.items()]
+    # onnxslim serialises the model, which past the limit of a protobuf is an error.
+    size = sum(len(tensor.raw_data) for tensor in stored_tensors(model))
+    aside = _set_aside(model) if size > _LARGE_MODEL else {}
     try:
         with contextlib.redirect_stdout(io.StringIO()):
-            return onnxslim.slim(model, input_shapes=fixed or None)
+            slim = onnxslim.slim(model, input_shapes=fixed or None)
     except Exception as error:
         lines = str(error).strip().splitlines() or [type(error).__name__]
         shape_text = ", ".join(fixed) or "its own shapes"
         raise InputError(
             f"model {path}: cannot be simplified with {shape_text}: {lines[-1].strip()[:200]}"
         ) from error
+    _put_back(slim, aside)
+    return slim
+
+
+def _set_aside(model: Any) -> dict[str, Any]:
+    """Make inputs of a model's large weights, and return the weights.
+
+    Their values do not matter for its shapes; what is lost is folding of large constants.
+    """
+    import onnx
+
+    listed = {value.name for value in model.graph.input}
+    aside = {}
+    kept = []
+    for tensor in model.graph.initializer:
+        if len(tensor.raw_data) < _LARGE_TENSOR:
+            kept.append(tensor)
+            continue
+        aside[tensor.name] = tensor
+        if tensor.name not in listed:
+            model.graph.input.append(
+                onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
+            )
+    # The weights live on in `aside`: protobuf keeps a message's memory while it is referred to.
+    del model.graph.initializer[:]
+    model.graph.initializer.extend(kept)
+    return aside
+
+
+def _put_back(model: Any, aside: dict[str, Any]) -> None:
+    inputs = [value for value in model.graph.input if value.name not in aside]
+    weights = [aside[value.name] for value in model.graph.input if value.name in aside]
+    del model.graph.input[:]
+    model.graph.input.extend(inputs)
+    model.graph.initializer.extend(weights)

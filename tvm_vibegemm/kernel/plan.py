@@ -6,6 +6,7 @@ schema has read it. Expressions are texts in the language of :mod:`.expr`, over 
 
 from __future__ import annotations
 
+import graphlib
 import hashlib
 import itertools
 import json
@@ -194,11 +195,12 @@ class Plan(_Strict):
                 raise ValueError(f"the name {name!r} is reserved for the prelude and the compiler")
             taken.add(name)
         known = set(NAMES) | set(self.tunables)
+        known |= set(self.constants)
         for name, value in self.constants.items():
             _check_names(value, known, f"constant {name}")
             if isinstance(value, str) and "M" in expr.names(value):
                 raise ValueError(f"constant {name} depends on M, which may be dynamic: pass it")
-            known.add(name)
+        _in_order(self.constants)
         for place, value in self._expressions():
             _check_names(value, known, place)
         if self.batched is False and any(
@@ -318,9 +320,21 @@ class Plan(_Strict):
             "size_out": DTYPES[workload.out].bytes,
             **self.check_tunables(tunables),
         }
-        for name, value in self.constants.items():
-            values[name] = int(expr.evaluate(value, values))
+        for name in _in_order(self.constants):
+            values[name] = int(expr.evaluate(self.constants[name], values))
         return values
+
+
+def _in_order(constants: Mapping[str, Expr]) -> list[str]:
+    """Return the constants so that each follows those it uses; JSON keeps no order of keys."""
+    uses = {
+        name: expr.names(value) & constants.keys() if isinstance(value, str) else set()
+        for name, value in constants.items()
+    }
+    try:
+        return list(graphlib.TopologicalSorter(uses).static_order())
+    except graphlib.CycleError as error:
+        raise ValueError(f"constants use each other: {' → '.join(error.args[1])}") from error
 
 
 def _check_names(value: Expr, known: set[str], place: str) -> None:

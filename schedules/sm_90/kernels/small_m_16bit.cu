@@ -1,143 +1,166 @@
 #include "vibegemm.cuh"
 
-// Few rows: a block takes 8 MT of them, and M is at most 64. The weights B are the tensor cores' 16-row side and are read from memory once,
-// straight into fragments; A is small and stays in the caches. The sum over K is split between the
-// WARPS warps of a block and the SPLIT blocks of a cluster, and added up in shared memory in a fixed
-// order, so that repeated runs agree to the bit.
-//   B stored N x K: a thread reads 8 adjacent k of a row; both operands permute k alike.
-//   B stored K x N: a thread reads 8 adjacent n of four k, and pairs the k with byte permutes.
+// D^T = B^T * A^T: wgmma's M dimension (64) runs over the columns n of D, its N dimension (BM) over
+// the rows m. A block has BN columns and 1/S of K (S = cluster size); one producer warp, one consumer
+// warpgroup. The S partial tiles are added through distributed shared memory, in rank order.
 using namespace vg;
 
-#define FR (VG_TRANS_B ? RN : 8)               // fragments of 16 n
-#define NB (16 * FR)                           // columns of a block
-#define SLICE (VG_TRANS_B ? 32 : 16)           // k of one step
-#define UNROLL (VG_TRANS_B ? 4 : 2)
-#define ROWS (8 * MT)
-#define ELEMS (ROWS * NB)
+#define CONSUMERS 128
+#define THREADS 160
+#define NB (BN / 64)
+#define B_BYTES (BN * BK * 2)
+#define A_BYTES (BM * BK * 2)
+#define LDP (BN + 4)        // row of the fp32 partial tile [m][n]: conflict-free and 16-byte aligned
 
-__device__ __forceinline__ uint4 load_stream(const void* p) {
-    uint4 v;
-    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
-    return v;
+VG_DEV void load_stage(u32 st, u32 bar, const CUtensorMap* mapA, const CUtensorMap* mapB, int n0, int k0) {
+    mbar_expect_tx(bar, B_BYTES + A_BYTES);
+#if VG_TRANS_B
+#pragma unroll
+    for (int i = 0; i < BK / 64; ++i) tma_load_2d(st + i * (BN * 128), mapB, k0 + i * 64, n0, bar);
+#else
+#pragma unroll
+    for (int j = 0; j < NB; ++j) tma_load_2d(st + j * (BK * 128), mapB, n0 + j * 64, k0, bar);
+#endif
+#pragma unroll
+    for (int i = 0; i < BK / 64; ++i) tma_load_2d(st + B_BYTES + i * (BM * 128), mapA, k0 + i * 64, 0, bar);
 }
 
-extern "C" __global__ void __launch_bounds__(32 * WARPS)
-gemm_small_m(const a_t* __restrict__ A, const b_t* __restrict__ B, out_t* __restrict__ D,
-             int M, int N, int K VG_EPILOGUE_PARAMS)
+VG_DEV void ld_cluster4(float (&v)[4], u32 addr) {
+    asm volatile("ld.shared::cluster.v4.f32 {%0,%1,%2,%3}, [%4];"
+                 : "=f"(v[0]), "=f"(v[1]), "=f"(v[2]), "=f"(v[3]) : "r"(addr) : "memory");
+}
+VG_DEV void st_shared(u32 addr, float v) {
+    asm volatile("st.shared.f32 [%0], %1;" ::"r"(addr), "f"(v) : "memory");
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, OCC)
+small_m_16bit(const __grid_constant__ CUtensorMap mapA, const __grid_constant__ CUtensorMap mapB,
+              vg::out_t* __restrict__ D, int M, int N, int K, int S VG_EPILOGUE_PARAMS)
 {
     VG_EPILOGUE(epi, M, N);
-    extern __shared__ __align__(16) float sums[];           // [WARPS][ELEMS]
-    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-    const int g = lane >> 2, q = lane & 3;
-    const int rank = SPLIT > 1 ? (int)cluster_rank() : 0;
-    const int blocks_m = (M + ROWS - 1) / ROWS;              // neighbours share their weights in L2
-    const int m0 = blockIdx.x / SPLIT % blocks_m * ROWS;
-    const int n0 = blockIdx.x / SPLIT / blocks_m * NB;
-    const uint4 zero = make_uint4(0, 0, 0, 0);
+    extern __shared__ unsigned char smem_raw[];
+    const u32 base = (smem_addr(smem_raw) + 1023u) & ~1023u;
+    const u32 full = base + STAGES * STAGE_BYTES;
+    const u32 empty = full + STAGES * 8;
 
-    float acc[FR][MT][4] = {};
-    const int chunks = (K + SLICE * UNROLL - 1) / (SLICE * UNROLL);
-    for (int c = rank * WARPS + warp; c < chunks; c += SPLIT * WARPS) {
-        const int k0 = c * SLICE * UNROLL;
-#if VG_TRANS_B
-        uint4 w[UNROLL][FR][2];
-#pragma unroll
-        for (int u = 0; u < UNROLL; ++u)
-#pragma unroll
-            for (int f = 0; f < FR; ++f)
-#pragma unroll
-                for (int h = 0; h < 2; ++h) {
-                    const int n = n0 + 16 * f + 8 * h + g, k = k0 + u * SLICE + 8 * q;
-                    w[u][f][h] = n < N && k < K ? load_stream(B + (long long)n * K + k) : zero;
-                }
-#pragma unroll
-        for (int u = 0; u < UNROLL; ++u)
-#pragma unroll
-            for (int t = 0; t < MT; ++t) {
-                const int m = m0 + 8 * t + g, k = k0 + u * SLICE + 8 * q;
-                const uint4 x = m < M && k < K ? __ldg(reinterpret_cast<const uint4*>(A + (long long)m * K + k)) : zero;
-                const u32 x0[2] = {x.x, x.y}, x1[2] = {x.z, x.w};
-#pragma unroll
-                for (int f = 0; f < FR; ++f) {
-                    const u32 a0[4] = {w[u][f][0].x, w[u][f][1].x, w[u][f][0].y, w[u][f][1].y};
-                    const u32 a1[4] = {w[u][f][0].z, w[u][f][1].z, w[u][f][0].w, w[u][f][1].w};
-                    mma_m16n8k16<a_t>(acc[f][t], a0, x0);
-                    mma_m16n8k16<a_t>(acc[f][t], a1, x1);
-                }
-            }
-#else
-        uint4 w[UNROLL][2][4];
-#pragma unroll
-        for (int u = 0; u < UNROLL; ++u)
-#pragma unroll
-            for (int h = 0; h < 2; ++h)
-#pragma unroll
-                for (int e = 0; e < 4; ++e) {
-                    const int n = n0 + 64 * h + 8 * g, k = k0 + u * SLICE + 4 * q + e;
-                    w[u][h][e] = n < N && k < K ? load_stream(B + (long long)k * N + n) : zero;
-                }
-#pragma unroll
-        for (int u = 0; u < UNROLL; ++u) {
-            u32 x[MT][2];
-#pragma unroll
-            for (int t = 0; t < MT; ++t) {
-                const int m = m0 + 8 * t + g, k = k0 + u * SLICE + 4 * q;
-                uint2 v = make_uint2(0, 0);
-                if (m < M && k < K) v = __ldg(reinterpret_cast<const uint2*>(A + (long long)m * K + k));
-                x[t][0] = v.x; x[t][1] = v.y;
-            }
-#pragma unroll
-            for (int f = 0; f < 8; ++f) {
-                u32 a[4];
-#pragma unroll
-                for (int h = 0; h < 2; ++h) {
-                    const u32* r0 = &w[u][h][0].x; const u32* r1 = &w[u][h][1].x;
-                    const u32* r2 = &w[u][h][2].x; const u32* r3 = &w[u][h][3].x;
-                    const u32 pick = f & 1 ? 0x7632 : 0x5410;
-                    a[h] = __byte_perm(r0[f >> 1], r1[f >> 1], pick);
-                    a[2 + h] = __byte_perm(r2[f >> 1], r3[f >> 1], pick);
-                }
-#pragma unroll
-                for (int t = 0; t < MT; ++t) mma_m16n8k16<a_t>(acc[f][t], a, x[t]);
-            }
+    const int tid = threadIdx.x, warp = tid >> 5, lane = tid & 31;
+    const int rank = S > 1 ? (int)cluster_rank() : 0;
+    const int n0 = (int)(blockIdx.x / (u32)S) * BN;
+    const int steps = (int)(((long long)K + BK - 1) / BK);
+    const int first = (int)((long long)steps * rank / S);
+    const int count = (int)((long long)steps * (rank + 1) / S) - first;   // may be 0
+
+    if (tid == CONSUMERS) {
+        prefetch_tensormap(&mapB);
+        prefetch_tensormap(&mapA);
+        for (int i = 0; i < STAGES; ++i) {
+            mbar_init(full + 8 * i, 1);
+            mbar_init(empty + 8 * i, CONSUMERS / 32);
         }
-#endif
+        fence_mbar_init();
+        fence_async_shared();
+        // The pipeline starts before the block has met: only this thread touches `full` until then.
+        const int pre = count < STAGES ? count : STAGES;
+        for (int i = 0; i < pre; ++i)
+            load_stage(base + i * STAGE_BYTES, full + 8 * i, &mapA, &mapB, n0, (first + i) * BK);
     }
-
-    // Fragment rows are n, columns are m.
-    float* mine = sums + warp * ELEMS;
-#pragma unroll
-    for (int f = 0; f < FR; ++f)
-#pragma unroll
-        for (int t = 0; t < MT; ++t)
-#pragma unroll
-            for (int i = 0; i < 4; ++i) {
-                const int h = i >> 1, m = 8 * t + 2 * q + (i & 1);
-                const int n = VG_TRANS_B ? 16 * f + 8 * h + g : 64 * h + 8 * g + f;
-                mine[m * NB + n] = acc[f][t][i];
-            }
     __syncthreads();
-    for (int i = threadIdx.x; i < ELEMS; i += 32 * WARPS) {
-        float v = sums[i];
+
+    if (warp == CONSUMERS / 32) {
+        if (lane == 0) {
+            int s = 0;
+            u32 ph = 0;
+            for (int it = STAGES; it < count; ++it) {
+                mbar_wait(empty + 8 * s, ph);
+                load_stage(base + s * STAGE_BYTES, full + 8 * s, &mapA, &mapB, n0, (first + it) * BK);
+                if (++s == STAGES) { s = 0; ph ^= 1; }
+            }
+        }
+        __syncwarp();
+    } else {
+        float acc[NB][BM / 2];
 #pragma unroll
-        for (int s = 1; s < WARPS; ++s) v += sums[s * ELEMS + i];
-        if (SPLIT > 1) {
-            sums[i] = v;
+        for (int j = 0; j < NB; ++j)
+#pragma unroll
+            for (int i = 0; i < BM / 2; ++i) acc[j][i] = 0.f;
+
+        int s = 0;
+        u32 ph = 0;
+        for (int it = 0; it < count; ++it) {
+            mbar_wait(full + 8 * s, ph);
+            __syncwarp();
+            const u32 sb = base + s * STAGE_BYTES;
+            const u64 db = smem_desc(sb, VG_TRANS_B ? 16 : BK * 128, 1024, 1);
+            const u64 da = smem_desc(sb + B_BYTES, 16, 1024, 1);
+            wgmma_fence();
+#pragma unroll
+            for (int kk = 0; kk < BK / 16; ++kk) {
+                const u64 a = da + (((kk / 4) * (BM * 128) + (kk % 4) * 32) >> 4);
+#pragma unroll
+                for (int j = 0; j < NB; ++j) {
+                    const u64 b = db + ((VG_TRANS_B ? (kk / 4) * (BN * 128) + j * 8192 + (kk % 4) * 32
+                                                    : j * (BK * 128) + kk * 2048) >> 4);
+                    wgmma<BM, VG_TRANS_B ? 0 : 1, 0, vg::a_t>(acc[j], b, a, 1);
+                }
+            }
+            wgmma_commit();
+            wgmma_wait<0>();
+#pragma unroll
+            for (int j = 0; j < NB; ++j) wgmma_use(acc[j]);
+            if (lane == 0) mbar_arrive(empty + 8 * s);
+            __syncwarp();
+            if (++s == STAGES) { s = 0; ph ^= 1; }
+        }
+
+        // All copies have landed and all four warps have read them: the stages become the partial tile.
+        bar_sync(1, CONSUMERS);
+        const u32 p = base + 4 * (16 * warp + (lane >> 2) + 2 * (lane & 3) * LDP);
+#pragma unroll
+        for (int j = 0; j < NB; ++j)
+#pragma unroll
+            for (int q = 0; q < BM / 8; ++q) {
+                if (8 * q < M) {
+#pragma unroll
+                    for (int i = 0; i < 2; ++i)
+#pragma unroll
+                        for (int e = 0; e < 2; ++e)
+                            st_shared(p + 4 * (64 * j + 8 * i + (8 * q + e) * LDP), acc[j][4 * q + 2 * i + e]);
+                }
+            }
+    }
+
+    if (S > 1) cluster_sync(); else __syncthreads();
+
+    // Four adjacent columns an item; each block of the cluster finishes its share of the tile.
+    const int items = (M < BM ? M : BM) * (BN / 4);
+    const int per = ((items + S - 1) / S + 7) & ~7;
+    const int end = min(items, (rank + 1) * per);
+    for (int i = rank * per + tid; i < end; i += THREADS) {
+        const int m = i / (BN / 4), c = i % (BN / 4) * 4;
+        const int n = n0 + c;
+        if (n >= N) continue;
+        const u32 at = base + 4 * (m * LDP + c);
+        float v[4];
+        if (S == 1) {
+            ld_cluster4(v, at);
         } else {
-            const int m = m0 + i / NB, n = n0 + i % NB;
-            if (m < M && n < N) D[(long long)m * N + n] = from_float<out_t>(epi(v, 0, m, n));
-        }
-    }
-    if (SPLIT > 1) {
-        cluster_sync();
-        const u32 base = smem_addr(sums);
-        for (int i = rank * (ELEMS / SPLIT) + threadIdx.x; i < (rank + 1) * (ELEMS / SPLIT); i += 32 * WARPS) {
-            float v = 0.f;
+            float part[8][4];
 #pragma unroll
-            for (int s = 0; s < SPLIT; ++s) v += ld_cluster(map_to_cta(base + 4 * i, s));
-            const int m = m0 + i / NB, n = n0 + i % NB;
-            if (m < M && n < N) D[(long long)m * N + n] = from_float<out_t>(epi(v, 0, m, n));
+            for (int r = 0; r < 8; ++r)
+                if (r < S) ld_cluster4(part[r], map_to_cta(at, r));
+#pragma unroll
+            for (int x = 0; x < 4; ++x) v[x] = part[0][x];
+#pragma unroll
+            for (int r = 1; r < 8; ++r)
+                if (r < S) {
+#pragma unroll
+                    for (int x = 0; x < 4; ++x) v[x] += part[r][x];
+                }
         }
-        cluster_sync();                        // nobody leaves while its sums are being read
+        epi.apply(v, 0, m, n);
+        store_n<4>(D + (long long)m * N + n, v, N - n);
     }
+
+    __syncwarp();
+    if (S > 1) cluster_sync();      // nobody leaves while its partial sums may be read
 }
