@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import onnx
+import onnxslim
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from tvm_vibegemm.bench.models import EncoderShape, encoder
 from tvm_vibegemm.errors import DeviceError, InputError
+from tvm_vibegemm.graph import onnx_load
 from tvm_vibegemm.graph.onnx import compile_onnx, import_onnx
 from tvm_vibegemm.graph.onnx_check import (
     errors,
@@ -167,6 +170,38 @@ def test_external_data_of_a_function_is_checked_too(dynamic: Path) -> None:
     dynamic.write_bytes(model.SerializeToString())
     with pytest.raises(InputError, match="outside"):
         load_model(dynamic, {"x": (5, 16)})
+
+
+def test_weights_set_aside_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Models past the limit of a protobuf are simplified without their large weights."""
+    path = tmp_path / "m.onnx"
+    onnx.save(encoder("float32", SMALL), str(path))
+    whole = load_model(path, {})
+    monkeypatch.setattr(onnx_load, "_LARGE_MODEL", 0)
+    monkeypatch.setattr(onnx_load, "_LARGE_TENSOR", 32 * 32 * 4)
+    seen: list[int] = []
+    real = onnxslim.slim
+
+    def slim(model: Any, **options: Any) -> Any:
+        seen.append(max(len(tensor.raw_data) for tensor in model.graph.initializer))
+        return real(model, **options)
+
+    monkeypatch.setattr(onnxslim, "slim", slim)
+    parted = load_model(path, {})
+    assert seen[0] < 32 * 32 * 4
+    assert [value.name for value in parted.graph.input] == ["x"]
+    inputs = random_inputs(whole)
+    (want,), (got,) = onnx_runtime(whole, inputs), onnx_runtime(parted, inputs)
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+
+
+def test_onnx_runtime_is_not_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    onnx.save(encoder("float32", SMALL), str(tmp_path / "m.onnx"))
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    module, model = import_onnx(tmp_path / "m.onnx")
+    assert "R.matmul" in module.script(show_meta=False)
+    with pytest.raises(InputError, match=r"ONNX Runtime is missing; pip install"):
+        onnx_runtime(model, random_inputs(model))
 
 
 def test_unknown_arch_before_the_model_is_read(tmp_path: Path) -> None:

@@ -21,11 +21,10 @@ def print_compiled(result: Any, checked: dict[str, Any] | None, explain: bool) -
         products share one row.
     """
     from rich.console import Console
-    from rich.markup import escape
 
-    console = Console()
+    console = Console(markup=False)  # names and paths may hold brackets
     if not console.is_terminal:
-        console = Console(width=_PIPE_WIDTH)
+        console = Console(markup=False, width=_PIPE_WIDTH)
     device, sites = result.device, result.sites
     if sites:
         console.print(_by_site(result) if explain else _by_workload(result))
@@ -34,16 +33,14 @@ def print_compiled(result: Any, checked: dict[str, Any] | None, explain: bool) -
     if sites and not kernels:
         console.print(f"No kernel won for {device.arch}: TVM's schedules serve all of them.")
     for skip in result.skipped:
-        console.print(
-            f"TVM's {skip.rule} rule threw on {escape(skip.function)}; the next rule served."
-        )
+        console.print(f"TVM's {skip.rule} rule threw on {skip.function}; the next rule served.")
         if explain:
-            console.print(f"  {escape(skip.error)}")
+            console.print(f"  {skip.error}")
     if explain:
         phases = ", ".join(f"{phase} {seconds:.1f}" for phase, seconds in result.seconds.items())
         console.print(f"Seconds: {phases}")
     if result.library:
-        console.print(f"Library: {escape(str(result.library))}", soft_wrap=True)
+        console.print(f"Library: {result.library}", soft_wrap=True)
     if checked:
         console.print(
             f"Checked against ONNX Runtime: largest error {checked['max_abs']:.3g} absolute,"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -73,7 +74,11 @@ def import_onnx(
 
     model = load_model(Path(path), dict(shapes or {}))
     try:
-        return from_onnx(model, keep_params_in_input=False), model
+        with warnings.catch_warnings():
+            warnings.simplefilter(
+                "ignore"
+            )  # of ONNX's checker, about files as exporters write them
+            return from_onnx(model, keep_params_in_input=False), model
     except VibeGEMMError:
         raise
     except Exception as error:  # the importer raises what it likes
@@ -146,7 +151,7 @@ def compile_onnx(
         clock = now
 
     progress(f"reading {path}")
-    module, _model = import_onnx(path, shapes)
+    module = import_onnx(path, shapes)[0]  # the model goes: its weights are in the module now
     lap("import")
     progress(f"compiling for {device.arch}")
     target = cuda_target(device, spelling)
