@@ -147,10 +147,17 @@ def test_truncated(model: Path) -> None:
         ("x", "NAME:"),
         ("x:a,b", "NAME:"),
         ("x:-1,32", "no extent"),
+        ("x:99999999999999999999,32", "no extent"),
+        ("x:", "not 0"),
     ],
 )
 def test_shape_that_does_not_fit(model: Path, shape: str, part: str) -> None:
     refused(here("compile", model, "--shape", shape, "--arch", "sm_90"), part)
+
+
+def test_a_shape_given_twice(model: Path) -> None:
+    words = ("compile", model, "--shape", "x:8,32", "--shape", "x:9,32", "--arch", "sm_90")
+    refused(here(*words), "'x' has a shape already")
 
 
 def test_dynamic_input_without_a_shape(model: Path) -> None:
@@ -211,10 +218,45 @@ def test_check_needs_a_gpu(model: Path) -> None:
     refused(here("compile", model, "--shape", "x:8,32"), "--arch")
 
 
+def test_check_of_what_cannot_run_here(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tvm_vibegemm import toolchain
+
+    monkeypatch.setattr(toolchain, "local_device", lambda: ("sm_90", "NVIDIA H200"))
+    words = ("compile", model, "--shape", "x:8,32", "--check")
+    refused(here(*words, "--arch", "sm_80"), "sm_90 (NVIDIA H200)", "compiled for sm_80")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    refused(here(*words), "ONNX Runtime is missing", "pip install")
+
+
+def test_an_operator_that_cannot_be_imported(model: Path) -> None:
+    """TVM's importer prints; the answer stays one line, and names the operator."""
+    loaded = onnx.load(str(model))
+    loaded.graph.node[0].input[1] = "b"  # a product with a vector of the wrong length
+    onnx.save(loaded, str(model))
+    words = ("compile", model, "--shape", "x:8,32", "--arch", "sm_90")
+    refused(run(*words), "cannot import it (operator MatMul)")
+
+
 def test_usage_errors() -> None:
     refused(here("compile"), "MODEL")
     refused(here("nonsense"), "nonsense")
     refused(here("compile", "x.onnx", "--select", "best"), "best")
+
+
+def test_no_verb_is_help() -> None:
+    done = here()
+    assert done.returncode == 0 and "doctor" in done.stdout
+    assert here("--version").stdout.startswith("vibegemm, version ")
+
+
+def test_a_file_that_fails_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tvm_vibegemm import toolchain
+
+    def full() -> None:
+        raise OSError(28, "No space left on device", "/cache/x.cubin")
+
+    monkeypatch.setattr(toolchain, "probe", full)
+    refused(here("doctor"), "/cache/x.cubin: No space left on device")
 
 
 def test_help_imports_no_tvm() -> None:

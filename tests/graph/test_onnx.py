@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 import onnxslim
 import pytest
+import tvm
 from onnx import TensorProto, helper, numpy_helper
 
 from tvm_vibegemm.bench.models import EncoderShape, encoder
@@ -22,6 +23,7 @@ from tvm_vibegemm.graph.onnx_check import (
     has_bfloat16,
     onnx_runtime,
     random_inputs,
+    run_library,
     widened,
 )
 from tvm_vibegemm.graph.onnx_load import load_model
@@ -115,6 +117,11 @@ def test_element_types_are_kept(tmp_path: Path, dtype: str) -> None:
     text = module.script(show_meta=False)
     products = [line for line in text.splitlines() if "R.matmul(" in line]
     assert products and all(f'dtype="{dtype}"' in line for line in products)
+
+
+def test_bytes_of_a_value_are_those_of_onnx() -> None:
+    for number, size in onnx_load._ITEM_BYTES.items():
+        assert helper.tensor_dtype_to_np_dtype(number).itemsize == size, number
 
 
 def external(path: Path, location: str) -> None:
@@ -213,8 +220,6 @@ def test_a_failed_compilation_leaves_nothing(
     dynamic: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither a half library nor a work folder, and an older library stays as it was."""
-    import tvm
-
     output = dynamic.parent / "m.so"
     output.write_bytes(b"older")
 
@@ -256,6 +261,19 @@ def test_widened_model_is_the_same_function_in_float32(dtype: str) -> None:
             numpy_helper.to_array(wide_tensor),
             numpy_helper.to_array(tensor).astype(numpy_helper.to_array(wide_tensor).dtype),
         )
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_a_library_runs_on_what_random_inputs_gives(tmp_path: Path, dtype: str) -> None:
+    """On the CPU here, as on a GPU: element types survive the way in and out."""
+    onnx.save(encoder(dtype, SMALL), str(tmp_path / "m.onnx"))
+    module, model = import_onnx(tmp_path / "m.onnx")
+    inputs = random_inputs(model)
+    (got,) = run_library(tvm.compile(module, target="llvm"), inputs, tvm.cpu())
+    assert got.dtype.name == dtype
+    wide = {name: x.astype(np.float32) for name, x in inputs.items()}
+    found = errors([got], onnx_runtime(widened(model), wide))
+    assert found["max_rel"] < {"float32": 1e-4, "float16": 2e-2, "bfloat16": 2e-1}[dtype], found
 
 
 def test_errors() -> None:

@@ -44,10 +44,17 @@ class _Verbs(click.Group):
             formatter.write_dl([(verb, VERBS[verb][1]) for verb in sorted(VERBS)])
 
 
-@click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=_Verbs,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.version_option(__version__, prog_name="vibegemm")
-def group() -> None:
+@click.pass_context
+def group(context: click.Context) -> None:
     """Matrix products of TVM programs compiled with LLM-written, verified CUDA kernels."""
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
 
 
 def main(argv: list[str] | None = None) -> Any:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib.util
 import json
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -19,11 +22,13 @@ def parse_shapes(texts: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
     Raises
     ------
     InputError
-        For a text of another form.
+        For a text of another form, or a name that stands there twice.
     """
     shapes: dict[str, tuple[int, ...]] = {}
     for text in texts:
         name, _, sizes = text.rpartition(":")
+        if name in shapes:
+            raise InputError(f"--shape {text!r}: {name!r} has a shape already")
         try:
             shapes[name] = tuple(int(size) for size in sizes.split(",")) if sizes else ()
         except ValueError as error:
@@ -80,30 +85,50 @@ def command(
                 "compile: there is no GPU here; name what to compile for: --arch sm_90"
             )
         arch = found[0]
-    if check and found is None:
-        raise DeviceError("compile --check: needs a GPU, and there is none here; leave --check out")
+    if check:
+        _can_check(arch, found)
     from ..graph.onnx import compile_onnx
 
-    result = compile_onnx(
-        model,
-        sizes,
-        arch,
-        output,
-        database=database,
-        select=select,
-        fallback=fallback,
-        offload=not plain,
-        progress=lambda line: click.echo(line, err=True),
-    )
     checked = None
-    if check:
-        from ..graph.onnx_check import check_model
+    # What TVM prints on its way is for people; standard output is the answer alone.
+    with contextlib.redirect_stdout(sys.stderr):
+        result = compile_onnx(
+            model,
+            sizes,
+            arch,
+            output,
+            database=database,
+            select=select,
+            fallback=fallback,
+            offload=not plain,
+            progress=lambda line: click.echo(line, err=True),
+        )
+        if check:
+            from ..graph.onnx_check import check_model
 
-        checked = check_model(model, sizes, result)
+            click.echo("checking against ONNX Runtime", err=True)
+            checked = check_model(model, sizes, result)
     if as_json:
         click.echo(json.dumps(_as_json(result, checked)))
     else:
         print_compiled(result, checked, explain)
+
+
+def _can_check(arch: str, found: tuple[str, str] | None) -> None:
+    """Refuse a check that cannot be made, before minutes of compiling."""
+    from ..device import normalize_arch
+
+    if found is None:
+        raise DeviceError("compile --check: needs a GPU, and there is none here; leave --check out")
+    if normalize_arch(arch) != found[0]:
+        raise DeviceError(
+            f"compile --check: the GPU here is {found[0]} ({found[1]}), which cannot run what is"
+            f" compiled for {arch}; leave --check or --arch out"
+        )
+    if importlib.util.find_spec("onnxruntime") is None:
+        raise InputError(
+            "compile --check: ONNX Runtime is missing; pip install 'tvm-vibegemm[check]'"
+        )
 
 
 def _as_json(result: Any, checked: dict[str, Any] | None) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from dataclasses import asdict
 import click
 
 from ..errors import VibeGEMMError
+from .output import console
 
 
 @click.command("doctor")
@@ -31,13 +32,13 @@ def command(as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"checks": [asdict(check) for check in checks]}))
         return
-    from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(show_edge=False)
     for column in ("", "what", "found", "what its lack means"):
         table.add_column(column, overflow="fold")
     for check in checks:
-        mark = "[green]✓[/]" if check.ok else "[yellow]✗[/]"
+        mark = Text("✓", style="green") if check.ok else Text("✗", style="yellow")
         table.add_row(mark, check.name, check.detail, check.consequence)
-    Console().print(table)
+    console().print(table)

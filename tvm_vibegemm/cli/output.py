@@ -1,10 +1,19 @@
-"""What ``vibegemm compile`` prints for people: one table, and what else there is to know."""
+"""What the verbs print for people: the console, and the table of ``vibegemm compile``."""
 
 from __future__ import annotations
 
 from typing import Any
 
 _PIPE_WIDTH = 160  # columns where the output is no terminal
+
+
+def console() -> Any:
+    """Return a rich console: as wide as the terminal, or wide enough for a table in a file."""
+    from rich.console import Console
+
+    # No markup: names and paths may hold brackets.
+    found = Console(markup=False)
+    return found if found.is_terminal else Console(markup=False, width=_PIPE_WIDTH)
 
 
 def print_compiled(result: Any, checked: dict[str, Any] | None, explain: bool) -> None:
@@ -20,29 +29,25 @@ def print_compiled(result: Any, checked: dict[str, Any] | None, explain: bool) -
         True for a row for each product, and why its chain of fused operators ends; else equal
         products share one row.
     """
-    from rich.console import Console
-
-    console = Console(markup=False)  # names and paths may hold brackets
-    if not console.is_terminal:
-        console = Console(markup=False, width=_PIPE_WIDTH)
+    out = console()
     device, sites = result.device, result.sites
     if sites:
-        console.print(_by_site(result) if explain else _by_workload(result))
+        out.print(_by_site(result) if explain else _by_workload(result))
     kernels = sum(site.decision == "kernel" for site in sites)
-    console.print(f"{kernels} of {len(sites)} products run LLM-written kernels.")
+    out.print(f"{kernels} of {len(sites)} products run LLM-written kernels.")
     if sites and not kernels:
-        console.print(f"No kernel won for {device.arch}: TVM's schedules serve all of them.")
+        out.print(f"No kernel won for {device.arch}: TVM's schedules serve all of them.")
     for skip in result.skipped:
-        console.print(f"TVM's {skip.rule} rule threw on {skip.function}; the next rule served.")
+        out.print(f"TVM's {skip.rule} rule threw on {skip.function}; the next rule served.")
         if explain:
-            console.print(f"  {skip.error}")
+            out.print(f"  {skip.error}")
     if explain:
         phases = ", ".join(f"{phase} {seconds:.1f}" for phase, seconds in result.seconds.items())
-        console.print(f"Seconds: {phases}")
+        out.print(f"Seconds: {phases}")
     if result.library:
-        console.print(f"Library: {result.library}", soft_wrap=True)
+        out.print(f"Library: {result.library}", soft_wrap=True)
     if checked:
-        console.print(
+        out.print(
             f"Checked against ONNX Runtime: largest error {checked['max_abs']:.3g} absolute,"
             f" {checked['max_rel']:.3g} of the output's root-mean-square."
         )

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
+import re
 import tempfile
 import time
 import warnings
@@ -73,8 +76,9 @@ def import_onnx(
     from tvm.relax.frontend.onnx import from_onnx
 
     model = load_model(Path(path), dict(shapes or {}))
+    printed = io.StringIO()  # the importer prints which operator it failed at
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), contextlib.redirect_stdout(printed):
             warnings.simplefilter(
                 "ignore"
             )  # of ONNX's checker, about files as exporters write them
@@ -82,7 +86,11 @@ def import_onnx(
     except VibeGEMMError:
         raise
     except Exception as error:  # the importer raises what it likes
-        raise InputError(f"model {path}: TVM cannot import it: {_last_line(error)}") from error
+        found = re.search(r"Error converting operator (\w+)", printed.getvalue())
+        where = f" (operator {found[1]})" if found else ""
+        raise InputError(
+            f"model {path}: TVM cannot import it{where}: {_last_line(error)}"
+        ) from error
 
 
 def compile_onnx(
@@ -184,7 +192,10 @@ def compile_onnx(
 
 def _last_line(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return (lines or [type(error).__name__])[-1][:300]
+    kind = type(error).__name__
+    if isinstance(error, KeyError):  # whose text is the bare key
+        return f"{kind} {error}"[:300]
+    return (lines or [kind])[-1][:300]
 
 
 def _writable(path: Path) -> Path:

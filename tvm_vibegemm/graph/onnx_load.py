@@ -14,6 +14,9 @@ from ..errors import InputError
 
 _LARGE_MODEL = 1 << 30  # bytes of weights; well under the 2 GiB that a protobuf may have
 _LARGE_TENSOR = 1 << 20
+# ONNX's numbers of the types that have whole bytes, by how many (bfloat16 is 16, float8 17 to 20).
+_TYPES_OF = {1: (2, 3, 9, 17, 18, 19, 20), 2: (4, 5, 10, 16), 4: (1, 6, 12), 8: (7, 11, 13, 14)}
+_ITEM_BYTES = {number: size for size, numbers in _TYPES_OF.items() for number in numbers}
 
 
 def load_model(path: Path, shapes: dict[str, tuple[int, ...]]) -> Any:
@@ -108,18 +111,10 @@ def _check_external_data(model: Any, path: Path) -> None:
 
 def _check_sizes(model: Any, path: Path) -> None:
     """Refuse a stored tensor whose bytes are not those of its shape: a truncated data file."""
-    import onnx
-
     for tensor in stored_tensors(model):
-        if not tensor.HasField("raw_data"):
-            continue  # in typed fields; the importer counts those
-        try:
-            item = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
-        except (KeyError, TypeError, ValueError):
-            item = 0
-        if not item or tensor.data_type > onnx.TensorProto.FLOAT8E5M2FNUZ:
-            continue  # no type of known size, or one of several values a byte
-        wanted = item * math.prod(tensor.dims)
+        if not tensor.HasField("raw_data") or tensor.data_type not in _ITEM_BYTES:
+            continue  # in typed fields, which the importer counts, or of several values a byte
+        wanted = _ITEM_BYTES[tensor.data_type] * math.prod(tensor.dims)
         if len(tensor.raw_data) != wanted:
             raise InputError(
                 f"model {path}: tensor {tensor.name!r} has {len(tensor.raw_data)} bytes, its shape"
@@ -156,7 +151,7 @@ def _fix_shapes(model: Any, path: Path, shapes: dict[str, tuple[int, ...]]) -> N
                 f" {len(shape)} ({given})"
             )
         for axis, (dim, size) in enumerate(zip(dims, shape, strict=True)):
-            if size < 0:
+            if not 0 <= size < 1 << 63:
                 raise InputError(f"model {path}: input {name!r}: {size} is no extent ({given})")
             if dim.HasField("dim_value") and dim.dim_value not in (0, size):
                 raise InputError(
