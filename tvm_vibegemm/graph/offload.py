@@ -15,7 +15,7 @@ from tvm import ir, relax
 from .. import errors
 from ..database import Database, open_default
 from ..device import Device
-from ..tuning.decision import Decision, decide
+from ..tuning.decision import FALLBACK, SELECT, Decision, decide
 from ..workload import Workload
 from . import tensors
 from .composite import CODEGEN, build_call
@@ -29,8 +29,6 @@ from .sites import SiteFunctions
 from .target import resolve_device
 
 Generate = Callable[[Workload, Device], Any]
-_SELECT = ("measured", "valid")
-_FALLBACK = ("metaschedule", "reference")
 
 for _name, _error in vars(errors).items():
     # So that an error crosses TVM's C++ pass machinery as what it is.
@@ -65,7 +63,8 @@ def VibeGEMMOffload(
         ``"measured"`` takes what won at that very workload, ``"valid"`` the best predicted kernel
         that is valid there.
     fallback
-        What a product without a winning kernel gets: ``"metaschedule"`` or ``"reference"``.
+        What a product without a winning kernel is to get, ``"metaschedule"`` or ``"reference"``;
+        without MetaSchedule records, which are not made yet, both mean TVM's reference schedule.
     generate
         Called once with each workload that has no accepted kernel, and the device, before the
         decision is made; it may add measurements to the database.
@@ -82,7 +81,7 @@ def VibeGEMMOffload(
     DeviceError
         When the pass runs: the target is not CUDA, its arch is unknown, or there is none.
     """
-    for option, value, known in (("select", select, _SELECT), ("fallback", fallback, _FALLBACK)):
+    for option, value, known in (("select", select, SELECT), ("fallback", fallback, FALLBACK)):
         if value not in known:
             raise errors.InputError(
                 f"VibeGEMMOffload: {option}={value!r} is unknown; known: {', '.join(known)}"

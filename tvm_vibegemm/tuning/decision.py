@@ -118,8 +118,8 @@ def decide(
     select
         ``measured`` or ``valid``, see the module.
     fallback
-        ``metaschedule`` uses a MetaSchedule record where the database has one that won, else
-        TVM's reference schedule; ``reference`` never looks for one.
+        What a site without a winning kernel is to get. There are no MetaSchedule records yet, so
+        both ``metaschedule`` and ``reference`` give TVM's reference schedule.
 
     Returns
     -------
@@ -168,9 +168,7 @@ def _sentence(winner: _Winner, device: Device, database: Database) -> str:
     return text
 
 
-def _winner(
-    workload: Workload, device: Device, database: Database, m_range: tuple[int, int | None] = (1, 1)
-) -> tuple[_Winner | None, str]:
+def _winner(workload: Workload, device: Device, database: Database) -> tuple[_Winner | None, str]:
     """Return the kernel with the best ratio to the reference of its run, or why there is none."""
     groups = database.accepted(workload.key, device.arch)
     no_reference = {
