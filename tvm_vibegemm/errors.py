@@ -3,6 +3,28 @@
 from __future__ import annotations
 
 
+def last_line(error: BaseException, limit: int = 300) -> str:
+    """Return what a foreign library's error says, as one line: TVM puts the reason last.
+
+    Parameters
+    ----------
+    error
+        Any exception.
+    limit
+        Most characters.
+
+    Returns
+    -------
+    str
+        Its last line that is not blank, else the name of its type.
+    """
+    kind = type(error).__name__
+    if isinstance(error, KeyError):  # whose text is the bare key
+        return f"{kind} {error}"[:limit]
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return (lines or [kind])[-1][:limit]
+
+
 class VibeGEMMError(Exception):
     """Base of every error that names its input, the reason and what to do.
 

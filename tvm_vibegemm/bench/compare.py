@@ -12,7 +12,7 @@ import tvm
 from tvm import relax
 
 from ..errors import InputError
-from ..graph.onnx_check import errors, onnx_runtime, random_inputs, widened
+from ..graph.onnx_check import arrays, errors, random_inputs, widened_truth
 from ..graph.onnx_load import load_model
 from ..judge.timing import gpu_facts
 from ..toolchain import local_device
@@ -46,11 +46,7 @@ def compare(
     """
     model = load_model(model_path, shapes)
     inputs = random_inputs(model)
-    float_inputs = {
-        name: x.astype(np.float32) if x.dtype.name in ("float16", "bfloat16") else x
-        for name, x in inputs.items()
-    }
-    want = onnx_runtime(widened(model), float_inputs)
+    want = widened_truth(model, inputs)
     device = tvm.cuda(0)
     arguments = [tvm.runtime.tensor(x, device) for x in inputs.values()]
     machines: dict[str, Any] = {}
@@ -60,8 +56,7 @@ def compare(
             raise InputError(f"library {path}: no such file")
         started = time.perf_counter()
         machines[name] = relax.VirtualMachine(tvm.runtime.load_module(str(path)), device)
-        out = machines[name]["main"](*arguments)
-        got = [x.numpy() for x in ([out] if hasattr(out, "numpy") else out)]
+        got = arrays(machines[name]["main"](*arguments))
         seconds = time.perf_counter() - started
         results[name] = {**errors(got, want), "load_and_first_call_s": round(seconds, 2)}
     samples: dict[str, list[float]] = {name: [] for name in machines}

@@ -54,12 +54,11 @@ def read_jobs(path: Path) -> list[tuple[Workload, list[Candidate]]]:
     return jobs
 
 
-def _prepare(path: str, position: int, arch: str, folder: str) -> None:
+def _prepare(workload: Workload, candidates: list[Candidate], arch: str, folder: Path) -> None:
     from ..device import device_for
     from ..judge.job import prepare
 
-    workload, candidates = read_jobs(Path(path))[position]
-    prepare(workload, device_for(arch), candidates, Path(folder))
+    prepare(workload, device_for(arch), candidates, folder)
 
 
 @click.command("judge")
@@ -97,8 +96,8 @@ def command(
     if only_prepare:
         with ProcessPoolExecutor(workers) as pool:
             waiting: list[Any] = [
-                pool.submit(_prepare, str(jobs), position, arch, str(work))
-                for position in range(len(listed))
+                pool.submit(_prepare, workload, candidates, arch, work)
+                for workload, candidates in listed
             ]
             for position, future in enumerate(waiting, 1):
                 future.result()

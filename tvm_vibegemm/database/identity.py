@@ -8,11 +8,11 @@ two formulas together.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from typing import Any, NoReturn
 
 from ..errors import DatabaseError
+from ..hashing import digest
 
 
 def _no_constant(name: str) -> NoReturn:
@@ -89,11 +89,8 @@ def kernel_text_hash(source: str, plan_json: str) -> str:
     >>> kernel_text_hash("", "{}") == kernel_text_hash("", " { } ")
     True
     """
-    digest = hashlib.sha256()
-    for part in (source, canonical_plan(plan_json)):
-        try:
-            data = part.encode()
-        except UnicodeEncodeError as error:
-            raise DatabaseError(f"kernel source: not UTF-8 text ({error})") from error
-        digest.update(len(data).to_bytes(8, "little") + data)
-    return digest.hexdigest()
+    plan = canonical_plan(plan_json)
+    try:
+        return digest(source, plan)
+    except UnicodeEncodeError as error:
+        raise DatabaseError(f"kernel source: not UTF-8 text ({error})") from error

@@ -14,7 +14,6 @@ nothing is added to a database before that.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -26,6 +25,7 @@ from pathlib import Path, PurePosixPath
 
 from ..device import normalize_arch
 from ..errors import DatabaseError, DeviceError
+from ..hashing import digest
 from .identity import canonical_plan, kernel_text_hash, parse_json
 from .measurement import Measurement
 from .rows import KernelRow, sort_key
@@ -87,11 +87,9 @@ class Schedules:
     @property
     def digest(self) -> str:
         """SHA-256, in hex, of the places and bytes of all files."""
-        digest = hashlib.sha256()
-        for place in sorted(self.files):
-            for part in (place.encode(), self.files[place]):
-                digest.update(len(part).to_bytes(8, "little") + part)
-        return digest.hexdigest()
+        return digest(
+            *(part for place in sorted(self.files) for part in (place, self.files[place]))
+        )
 
     def parse(self) -> tuple[list[KernelRow], list[Measurement]]:
         """Return the kernels and measurements.

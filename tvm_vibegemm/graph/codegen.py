@@ -14,7 +14,7 @@ from ..device import Device, device_for
 from ..kernel.kernel import Kernel, lookup
 from ..kernel.launch import Branch, Hosted, host_function
 from ..kernel.module import link
-from ..kernel.plan import Plan
+from ..tuning.decision import load_kernel
 from ..workload import Workload
 
 SITE_ATTR = "vibegemm.site"
@@ -78,10 +78,8 @@ def _with_scales(workload: Workload, scales: Sequence[float]) -> Workload:
 
 
 def _kernel(kernel_hash: str) -> Kernel:
-    kernel = lookup(kernel_hash)
-    if kernel is not None:
-        return kernel
-    # A module that another process partitioned: the kernel is looked for in the database.
+    known = lookup(kernel_hash)
+    if known is not None:
+        return known  # the pass ran in this process: no database is opened
     with open_default() as database:
-        source, plan = database.kernel_text(kernel_hash)
-    return Kernel(source, Plan.load(plan))
+        return load_kernel(database, kernel_hash)

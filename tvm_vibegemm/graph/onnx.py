@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ..device import Device, device_for
-from ..errors import InputError, VibeGEMMError
+from ..errors import InputError, VibeGEMMError, last_line
 from ..rivals.guard import Skipped
 from .onnx_load import load_model
 from .report import SiteReport
@@ -89,7 +89,7 @@ def import_onnx(
         found = re.search(r"Error converting operator (\w+)", printed.getvalue())
         where = f" (operator {found[1]})" if found else ""
         raise InputError(
-            f"model {path}: TVM cannot import it{where}: {_last_line(error)}"
+            f"model {path}: TVM cannot import it{where}: {last_line(error)}"
         ) from error
 
 
@@ -178,7 +178,7 @@ def compile_onnx(
     except VibeGEMMError:
         raise
     except Exception as error:  # TVM raises what it likes
-        raise InputError(f"model {path}: TVM cannot compile it: {_last_line(error)}") from error
+        raise InputError(f"model {path}: TVM cannot compile it: {last_line(error)}") from error
     lap("compile")
     if destination is None:
         result.executable = executable
@@ -188,14 +188,6 @@ def compile_onnx(
     lap("export")
     result.library = destination
     return result
-
-
-def _last_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    kind = type(error).__name__
-    if isinstance(error, KeyError):  # whose text is the bare key
-        return f"{kind} {error}"[:300]
-    return (lines or [kind])[-1][:300]
 
 
 def _writable(path: Path) -> Path:
@@ -222,4 +214,4 @@ def _export(executable: Any, path: Path) -> None:
         except OSError as error:
             raise InputError(f"output {path}: cannot be written ({error.strerror})") from error
         except Exception as error:
-            raise InputError(f"output {path}: export failed: {_last_line(error)}") from error
+            raise InputError(f"output {path}: export failed: {last_line(error)}") from error

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import InputError
+from ..errors import InputError, last_line
 from .onnx_load import load_model, stored_tensors
 
 _FLOAT, _FLOAT16, _BFLOAT16 = 1, 10, 16  # element types of ONNX
@@ -45,9 +45,24 @@ def run_library(
     from tvm import relax
 
     machine = relax.VirtualMachine(executable, device)
-    result = machine["main"](*[tvm.runtime.tensor(x, device) for x in inputs.values()])
+    return arrays(machine["main"](*[tvm.runtime.tensor(x, device) for x in inputs.values()]))
+
+
+def arrays(result: Any) -> list[np.ndarray[Any, Any]]:
+    """Return the outputs of a virtual machine's call (a tensor, or several) as NumPy arrays."""
     outputs = [result] if hasattr(result, "numpy") else list(result)
     return [output.numpy() for output in outputs]
+
+
+def widened_truth(
+    model: Any, inputs: dict[str, np.ndarray[Any, Any]]
+) -> list[np.ndarray[Any, Any]]:
+    """Return what ONNX Runtime makes of a model and inputs with every 16-bit float widened."""
+    wide = {
+        name: x.astype(np.float32) if x.dtype.name in ("bfloat16", "float16") else x
+        for name, x in inputs.items()
+    }
+    return onnx_runtime(widened(model), wide)
 
 
 def widened(model: Any) -> Any:
@@ -109,8 +124,8 @@ def onnx_runtime(model: Any, inputs: dict[str, np.ndarray[Any, Any]]) -> list[np
             )
             return list(session.run(None, inputs))
         except Exception as error:  # it raises its own
-            lines = str(error).strip().splitlines() or [type(error).__name__]
-            raise InputError(f"check: ONNX Runtime cannot run the model: {lines[-1]}") from error
+            reason = last_line(error)
+            raise InputError(f"check: ONNX Runtime cannot run the model: {reason}") from error
 
 
 def _servable(model: Any, folder: Path) -> bytes | str:
@@ -166,8 +181,4 @@ def check_model(path: Path, shapes: dict[str, tuple[int, ...]], compiled: Any) -
     got = run_library(executable, inputs, tvm.cuda(0))
     if not has_bfloat16(model):
         return errors(got, onnx_runtime(model, inputs))
-    wide_inputs = {
-        name: x.astype(np.float32) if x.dtype.name in ("bfloat16", "float16") else x
-        for name, x in inputs.items()
-    }
-    return errors(got, onnx_runtime(widened(model), wide_inputs))
+    return errors(got, widened_truth(model, inputs))

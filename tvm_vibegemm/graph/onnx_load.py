@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ..errors import InputError
+from ..errors import InputError, last_line
 
 _LARGE_MODEL = 1 << 30  # bytes of weights; well under the 2 GiB that a protobuf may have
 _LARGE_TENSOR = 1 << 20
@@ -189,10 +189,9 @@ def _simplify(model: Any, path: Path, shapes: dict[str, tuple[int, ...]]) -> Any
         with contextlib.redirect_stdout(io.StringIO()):
             slim = onnxslim.slim(model, input_shapes=fixed or None)
     except Exception as error:
-        lines = str(error).strip().splitlines() or [type(error).__name__]
         shape_text = ", ".join(fixed) or "its own shapes"
         raise InputError(
-            f"model {path}: cannot be simplified with {shape_text}: {lines[-1].strip()[:200]}"
+            f"model {path}: cannot be simplified with {shape_text}: {last_line(error, 200)}"
         ) from error
     _put_back(slim, aside)
     return slim

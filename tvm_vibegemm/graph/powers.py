@@ -11,8 +11,8 @@ from typing import Any
 from tvm import relax
 
 from . import tensors
-from .rewrite import Rewrite, rewrite_function
-from .scope import Scope, is_foreign
+from .rewrite import Rewrite, map_functions, rewrite_function
+from .scope import Scope
 
 _LARGEST = 4
 
@@ -30,23 +30,16 @@ def expand_powers(mod: Any) -> Any:
     tvm.IRModule
         The same module where there is nothing to rewrite.
     """
-    changed = {}
-    for gvar, function in mod.functions.items():
-        if not isinstance(function, relax.Function) or is_foreign(function):
-            continue
-        rewrite = Rewrite()
-        for site in Scope(function).sites:
-            bindings = _expanded(site.binding)
-            if bindings:
-                rewrite.replace[tensors.key(site.binding.var)] = bindings
-        if rewrite.replace:
-            changed[gvar] = rewrite_function(function, rewrite)
-    if not changed:
-        return mod
-    result = mod.clone()
-    for gvar, function in changed.items():
-        result.update_func(gvar, function)
-    return result
+    return map_functions(mod, _expand_function)
+
+
+def _expand_function(function: Any) -> Any | None:
+    rewrite = Rewrite()
+    for site in Scope(function).sites:
+        bindings = _expanded(site.binding)
+        if bindings:
+            rewrite.replace[tensors.key(site.binding.var)] = bindings
+    return rewrite_function(function, rewrite) if rewrite.replace else None
 
 
 def _expanded(binding: Any) -> list[Any] | None:

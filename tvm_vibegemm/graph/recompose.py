@@ -17,8 +17,8 @@ from tvm.relax.expr import _update_type
 
 from . import tensors
 from .patterns import VIEWS
-from .rewrite import Rewrite, rewrite_function
-from .scope import Scope, Site, is_foreign
+from .rewrite import Rewrite, map_functions, rewrite_function
+from .scope import Scope, Site
 
 # Exponents of (x, t) → coefficient.
 Polynomial = dict[tuple[int, int], float]
@@ -74,18 +74,7 @@ def recompose(mod: Any) -> Any:
     tvm.IRModule
         The same object where there was nothing to do.
     """
-    changed = {}
-    for gvar, function in mod.functions.items():
-        if isinstance(function, relax.Function) and not is_foreign(function):
-            new = _recompose_function(function)
-            if new is not None:
-                changed[gvar] = new
-    if not changed:
-        return mod
-    result = mod.clone()
-    for gvar, function in changed.items():
-        result.update_func(gvar, function)
-    return result
+    return map_functions(mod, _recompose_function)
 
 
 def _recompose_function(function: Any) -> Any | None:

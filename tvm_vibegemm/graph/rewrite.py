@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,6 +28,35 @@ class Rewrite:
 
     replace: dict[int, list[Any]] = field(default_factory=dict)
     drop: set[int] = field(default_factory=set)
+
+
+def map_functions(mod: Any, change: Callable[[Any], Any | None]) -> Any:
+    """Return a module with its Relax functions changed; other code generators' are left alone.
+
+    Parameters
+    ----------
+    mod : tvm.IRModule
+        Left as it is.
+    change
+        Returns a function's replacement, or None where there is nothing to do.
+
+    Returns
+    -------
+    tvm.IRModule
+        The same object where nothing changed.
+    """
+    changed = {}
+    for gvar, function in mod.functions.items():
+        if isinstance(function, relax.Function) and not is_foreign(function):
+            new = change(function)
+            if new is not None:
+                changed[gvar] = new
+    if not changed:
+        return mod
+    result = mod.clone()
+    for gvar, function in changed.items():
+        result.update_func(gvar, function)
+    return result
 
 
 def rewrite_function(function: Any, rewrite: Rewrite) -> Any:

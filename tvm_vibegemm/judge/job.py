@@ -16,7 +16,7 @@ from tvm import relax
 
 from ..database import Measurement
 from ..device import Device
-from ..errors import BuildError, PlanError, SourceError, VibeGEMMError
+from ..errors import BuildError, PlanError, SourceError, VibeGEMMError, last_line
 from ..kernel.build import report_dict
 from ..kernel.kernel import Kernel
 from ..kernel.launch import Branch, Hosted, host_function, workspace_bytes
@@ -26,15 +26,16 @@ from ..rivals.reference import build_reference, operand_shapes, spellings
 from ..workload import Workload
 from .inputs import make_inputs, numpy_dtype, truth
 from .numerics import Numerics, compare
-from .timing import gpu_facts, measure
+from .timing import Time, gpu_facts, measure
 
 JUDGE_VERSION = "plain-1"
 CHECKED = ("integers", "normal")
 # What must lie between two uses of the same input: more than twice the L2.
 _COLD = 2.2
 _MAX_SETS = 48
-# TVM accumulates fp16 products in fp16, so its own error is noted, not judged by our classes.
-_REFERENCE_LIMIT = 0.05
+# TVM accumulates fp16 products in fp16, so its own error is noted, not judged by our classes: it
+# is no valid result only where the largest error reaches the result's root-mean-square.
+_REFERENCE_LIMIT = 1.0
 
 
 @dataclass(frozen=True)
@@ -168,53 +169,39 @@ def judge(
         "timing": "interleaved CUDA graphs over rotating inputs",
         **gpu_facts(index),
     }
+
+    def record(
+        candidate: Candidate | None, verdict: str, time: Time | None, evidence: dict[str, Any]
+    ) -> Measurement:
+        return Measurement(
+            workload=workload.key,
+            arch=device.arch,
+            device=device.name,
+            subject="kernel" if candidate else "reference",
+            kernel=candidate.kernel.hash if candidate else None,
+            tunables=dict(candidate.tunables) if candidate else {},
+            run=run,
+            verdict=verdict[:500],
+            median_us=round(time.median_us, 3) if time else None,
+            low_us=round(time.low_us, 3) if time else None,
+            high_us=round(time.high_us, 3) if time else None,
+            evidence=evidence,
+        )
+
     found = []
     for subject in subjects:
-        time = times.get(subject.name)
         evidence = dict(common, **(subject.facts or {}))
         if subject.numerics:
             evidence["numerics"] = {k: _plain(n.as_dict()) for k, n in subject.numerics.items()}
-        found.append(
-            Measurement(
-                workload=workload.key,
-                arch=device.arch,
-                device=device.name,
-                subject="kernel" if subject.candidate else "reference",
-                kernel=subject.candidate.kernel.hash if subject.candidate else None,
-                tunables=dict(subject.candidate.tunables) if subject.candidate else {},
-                run=run,
-                verdict=subject.verdict,
-                median_us=round(time.median_us, 3) if time else None,
-                low_us=round(time.low_us, 3) if time else None,
-                high_us=round(time.high_us, 3) if time else None,
-                evidence=evidence,
-            )
-        )
-    for candidate, reason in failures:
-        found.append(
-            Measurement(
-                workload=workload.key,
-                arch=device.arch,
-                device=device.name,
-                subject="kernel" if candidate else "reference",
-                kernel=candidate.kernel.hash if candidate else None,
-                tunables=dict(candidate.tunables) if candidate else {},
-                run=run,
-                verdict=reason[:500],
-                median_us=None,
-                low_us=None,
-                high_us=None,
-                evidence=common,
-            )
-        )
-    return found
+        time = times.get(subject.name)
+        found.append(record(subject.candidate, subject.verdict, time, evidence))
+    return found + [record(candidate, reason, None, common) for candidate, reason in failures]
 
 
 def _run_id(workload: Workload, device: Device, names: list[str]) -> str:
     now = datetime.datetime.now(datetime.UTC).isoformat()
-    return hashlib.sha256("\n".join([workload.key, device.name, now, *names]).encode()).hexdigest()[
-        :16
-    ]
+    text = "\n".join([workload.key, device.name, now, *names])
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _plain(data: dict[str, Any]) -> dict[str, Any]:
@@ -314,7 +301,7 @@ def _check(
             numerics = compare(workload, kind, got[0], want)
             subject.numerics[kind] = numerics
             if subject.candidate is None:
-                if not numerics.max_rel < _REFERENCE_LIMIT * 20:
+                if not numerics.max_rel < _REFERENCE_LIMIT:
                     subject.verdict = f"no valid reference: {kind} inputs: {numerics.verdict}"
                 continue
             if numerics.verdict != "accepted":
@@ -327,5 +314,4 @@ def _check(
             if subject.verdict != "accepted":
                 return
     except Exception as error:  # a crash of the candidate is its verdict
-        lines = str(error).strip().splitlines() or [type(error).__name__]
-        subject.verdict = f"run failed: {lines[-1].strip()[:200]}"
+        subject.verdict = f"run failed: {last_line(error, 200)}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import json
 import os
 import re
@@ -17,6 +16,7 @@ from pathlib import Path
 from ..config import settings
 from ..device import Device
 from ..errors import BuildError
+from ..hashing import digest
 from ..resources import codegen_dir
 from ..toolchain import fingerprint, include_dirs
 from ..workload import Workload
@@ -96,8 +96,8 @@ def full_source(
         if not _depends_on_m(launch.shared_bytes)
     ]
     launches = json.dumps([launch.model_dump(mode="json") for launch in plan.launches])
-    digest = _digest(before, kernel.source, launches, device.nvrtc_arch, str(fixed))[:20]
-    entries = {launch.entry: f"vg_{digest}_{index}" for index, launch in _distinct(plan.launches)}
+    name = digest(before, kernel.source, launches, device.nvrtc_arch, str(fixed))[:20]
+    entries = {launch.entry: f"vg_{name}_{index}" for index, launch in _distinct(plan.launches)}
     renamed = rename(kernel.source, entries)
     return f'{before}#line 1 "{SOURCE_NAME}"\n{renamed}', entries
 
@@ -111,14 +111,6 @@ def _distinct(launches: list[Launch]) -> list[tuple[int, Launch]]:
 
 def _depends_on_m(text: str | int) -> bool:
     return isinstance(text, str) and "M" in expr.names(text)
-
-
-def _digest(*parts: str) -> str:
-    digest = hashlib.sha256()
-    for part in parts:
-        data = part.encode()
-        digest.update(len(data).to_bytes(8, "little") + data)
-    return digest.hexdigest()
 
 
 def build(
@@ -165,7 +157,7 @@ def build(
 @functools.cache
 def build_zero(device: Device) -> Binary:
     """Build the launcher's own kernel that zeroes a workspace: ``(uint4*, int64 words)``."""
-    name = f"vg_zero_{_digest(_ZERO_SOURCE, device.nvrtc_arch)[:12]}"
+    name = f"vg_zero_{digest(_ZERO_SOURCE, device.nvrtc_arch)[:12]}"
     source = _ZERO_SOURCE.replace(_ZERO_ENTRY, name)
     return _compile(_ZERO_ENTRY, source, {_ZERO_ENTRY: name}, device, True)
 
@@ -181,7 +173,7 @@ def _compile(
         "--diag-suppress=177",  # unused functions of the prelude
     ]
     prelude = (codegen_dir() / "include" / "vibegemm.cuh").read_text()
-    key = _digest(source, prelude, *flags, fingerprint(), str(CHECKS))
+    key = digest(source, prelude, *flags, fingerprint(), str(CHECKS))
     options = [*flags, *(f"--include-path={folder}" for folder in includes)]
 
     def produce() -> dict[str, str]:

@@ -7,7 +7,6 @@ schema has read it. Expressions are texts in the language of :mod:`.expr`, over 
 from __future__ import annotations
 
 import graphlib
-import hashlib
 import itertools
 import json
 from collections.abc import Iterator, Mapping
@@ -17,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from ..device import Device
 from ..errors import PlanError
+from ..hashing import digest
 from ..workload import DTYPES, OPERAND_DTYPES, Workload
 from . import expr
 
@@ -346,8 +346,4 @@ def _check_names(value: Expr, known: set[str], place: str) -> None:
 
 def kernel_hash(source: str, plan: Plan) -> str:
     """Return the name of a kernel: the SHA-256 of its source and canonical plan, in hex."""
-    digest = hashlib.sha256()
-    for part in (source, plan.canonical()):
-        data = part.encode()
-        digest.update(len(data).to_bytes(8, "little") + data)
-    return digest.hexdigest()
+    return digest(source, plan.canonical())

@@ -13,6 +13,8 @@ import tvm
 from tvm import s_tir, tirx
 from tvm.s_tir import dlight
 
+from ..errors import last_line
+
 
 @dataclass(frozen=True)
 class Skipped:
@@ -36,8 +38,7 @@ def _first_schedule(
         try:
             space = rule.apply(function, target, False)
         except Exception as error:  # whatever a rule throws, the next one may serve
-            lines = str(error).strip().splitlines() or [type(error).__name__]
-            skipped.append(Skipped(name, type(rule).__name__, lines[-1].strip()[:200]))
+            skipped.append(Skipped(name, type(rule).__name__, last_line(error, 200)))
             continue
         if space is not None:
             return space if isinstance(space, s_tir.Schedule) else space[0]

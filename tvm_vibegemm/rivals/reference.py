@@ -9,7 +9,7 @@ import tvm
 from tvm import relax
 
 from ..device import Device
-from ..errors import BuildError
+from ..errors import BuildError, last_line
 from ..kernel.module import cuda_target
 from ..kernel.preamble import DEFAULT_SCALE
 from ..toolchain import tvm_environment
@@ -149,8 +149,7 @@ def build_reference(
     except BuildError:
         raise
     except Exception as error:  # TVM raises what it likes
-        lines = str(error).strip().splitlines() or [type(error).__name__]
         raise BuildError(
-            f"reference of {workload.key} for {spelling}: TVM cannot build it: {lines[-1].strip()}",
+            f"reference of {workload.key} for {spelling}: TVM cannot build it: {last_line(error)}",
             str(error),
         ) from error
