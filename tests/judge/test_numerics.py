@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tvm_vibegemm.judge.inputs import _erf, make_inputs, truth
-from tvm_vibegemm.judge.numerics import compare
+from tvm_vibegemm.judge.numerics import allowed_rms, compare
 from tvm_vibegemm.workload import BatchMap, EpilogueOp, Workload
 
 K_SIZES = (64, 4096, 65536)
@@ -113,3 +113,29 @@ def test_erf() -> None:
     x = np.concatenate([np.linspace(-6, 6, 1001), [2.9999999, 3.0, 3.0000001]])
     want = np.array([math.erf(value) for value in x])
     np.testing.assert_allclose(_erf(x), want, atol=3e-10)
+
+
+@pytest.mark.parametrize("k", K_SIZES)
+def test_small_errors_everywhere_are_caught_by_their_mean(k: int) -> None:
+    """No element stands out, so only the root-mean-square can tell."""
+    workload = Workload(24, 32, k, "f32", "f32", out="f32")
+    a, b = make_inputs(workload, "normal", 0)
+    want = truth(workload, [a, b])
+    scale = np.sqrt(np.mean(want * want))
+    signs = np.where(np.arange(want.size).reshape(want.shape) % 2, 1.0, -1.0)
+    for factor, expected in ((0.5, "accepted"), (3.0, "error above the precision class")):
+        got = want + factor * allowed_rms(workload, "normal") * scale * signs
+        assert verdict(workload, "normal", got, want) == expected
+
+
+@pytest.mark.parametrize("k", K_SIZES)
+def test_one_error_that_the_mean_hides_is_caught_by_its_bound(k: int) -> None:
+    workload = Workload(24, 32, k, "f32", "f32", out="f32")
+    want = truth(workload, make_inputs(workload, "normal", 0))
+    step = allowed_rms(workload, "normal") * np.sqrt(np.mean(want * want))
+    for factor, expected in ((4.0, "accepted"), (14.0, "wrong elements")):
+        got = want.copy()
+        got[5, 6] += factor * step
+        result = compare(workload, "normal", got, want)
+        assert result.rms < result.allowed_rms
+        assert result.verdict == expected and result.where == (5, 6)
