@@ -5,6 +5,9 @@
 #include <cuda_bf16.h>
 #if VG_A_F8E4M3 || VG_A_F8E5M2 || VG_B_F8E4M3 || VG_B_F8E5M2 || VG_OUT_F8E4M3 || VG_OUT_F8E5M2
 #include <cuda_fp8.h>
+#define VG_HAS_FP8 1                                              // the types; sm_89 and newer compute in them
+#else
+#define VG_HAS_FP8 0
 #endif
 
 // Opaque: encoded on the host. Take it as `const __grid_constant__ CUtensorMap`.
@@ -36,6 +39,13 @@ template <> VG_DEV int from_float<int>(float x) { return __float2int_rn(x); }
 template <> VG_DEV signed char from_float<signed char>(float x) {
     return (signed char)max(-128, min(127, __float2int_rn(x)));
 }
+#if VG_HAS_FP8
+VG_DEV float to_float(__nv_fp8_e4m3 x) { return (float)x; }
+VG_DEV float to_float(__nv_fp8_e5m2 x) { return (float)x; }
+// Past the largest finite value (448, 57344): that value. NaN stays NaN.
+template <> VG_DEV __nv_fp8_e4m3 from_float<__nv_fp8_e4m3>(float x) { return __nv_fp8_e4m3(x); }
+template <> VG_DEV __nv_fp8_e5m2 from_float<__nv_fp8_e5m2>(float x) { return __nv_fp8_e5m2(x); }
+#endif
 // Two values as one 32-bit word of T (16-bit types), `lo` in the low half.
 template <typename T> VG_DEV u32 pack(float lo, float hi);
 template <> VG_DEV u32 pack<__half>(float lo, float hi) {
@@ -46,6 +56,23 @@ template <> VG_DEV u32 pack<__nv_bfloat16>(float lo, float hi) {
     __nv_bfloat162 h = __floats2bfloat162_rn(lo, hi);
     return *reinterpret_cast<u32*>(&h);
 }
+// Four values as one 32-bit word of T (8-bit types), `a` in the lowest byte; rounded as from_float.
+template <typename T> VG_DEV u32 pack4(float a, float b, float c, float d);
+template <> VG_DEV u32 pack4<signed char>(float a, float b, float c, float d) {
+    u32 r;
+    asm("{\n .reg .b32 hi;\n cvt.pack.sat.s8.s32.b32 hi, %4, %3, 0;\n cvt.pack.sat.s8.s32.b32 %0, %2, %1, hi;\n}"
+        : "=r"(r) : "r"(__float2int_rn(a)), "r"(__float2int_rn(b)), "r"(__float2int_rn(c)), "r"(__float2int_rn(d)));
+    return r;
+}
+#if VG_HAS_FP8
+#define VG_PACK4(T, kind)                                                                           \
+    template <> VG_DEV u32 pack4<T>(float a, float b, float c, float d) {                           \
+        return (u32)__nv_cvt_float2_to_fp8x2(make_float2(a, b), __NV_SATFINITE, kind) |             \
+               ((u32)__nv_cvt_float2_to_fp8x2(make_float2(c, d), __NV_SATFINITE, kind) << 16);      \
+    }
+VG_PACK4(__nv_fp8_e4m3, __NV_E4M3)
+VG_PACK4(__nv_fp8_e5m2, __NV_E5M2)
+#endif
 
 // W elements that move as one access; `aligned` says whether a pointer allows it.
 template <typename T, int W> struct __align__(sizeof(T) * W) Vec { T v[W]; };
@@ -58,10 +85,18 @@ template <int W, typename T> VG_DEV void store(T* p, const float (&v)[W]) {
     if ((W % PIECE) == 0 && (PIECE & (PIECE - 1)) == 0 && aligned<PIECE * sizeof(T)>(p)) {
 #pragma unroll
         for (int i = 0; i < W; i += PIECE) {
-            Vec<T, PIECE> piece;
+            if constexpr (sizeof(T) == 1 && PIECE % 4 == 0) {
+                Vec<u32, PIECE / 4> words;
 #pragma unroll
-            for (int j = 0; j < PIECE; ++j) piece.v[j] = from_float<T>(v[(i + j) % W]);
-            *reinterpret_cast<Vec<T, PIECE>*>(p + i) = piece;
+                for (int j = 0; j < PIECE; j += 4)
+                    words.v[j / 4] = pack4<T>(v[i + j], v[i + j + 1], v[i + j + 2], v[i + j + 3]);
+                *reinterpret_cast<Vec<u32, PIECE / 4>*>(p + i) = words;
+            } else {
+                Vec<T, PIECE> piece;
+#pragma unroll
+                for (int j = 0; j < PIECE; ++j) piece.v[j] = from_float<T>(v[(i + j) % W]);
+                *reinterpret_cast<Vec<T, PIECE>*>(p + i) = piece;
+            }
         }
     } else {
 #pragma unroll
@@ -92,6 +127,9 @@ template <int N> VG_DEV void cp_async_wait() { asm volatile("cp.async.wait_group
 
 // ---------------------------------------------------------------- warp matrix loads and products
 // Each lane names one 16-byte row of an 8×8 matrix of 16-bit values (x4: lanes 0–7 matrix 0, …).
+// Other types: a row is any 16 bytes, lane l gets bytes 4*(l%4)… of row l/4. So rows m (or n) of 32 bytes
+// of k, loaded as for m16n8k16, are the fragments of m16n8k32 (8-bit) and m16n8k8 (TF32). _trans moves
+// pairs of bytes: an 8-bit or TF32 operand that is not K-major must be transposed otherwise.
 VG_DEV void ldmatrix_x4(u32 (&r)[4], u32 addr) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(addr) : "memory");
@@ -135,6 +173,18 @@ VG_DEV void mma_m16n8k32_s8(int (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) {
 VG_DEV void mma_m16n8k32_e4m3(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) {
     VG_MMA("m16n8k32", "f32.e4m3.e4m3.f32");
 }
+#if VG_HAS_FP8
+// The same for a of type T and b of type U, each __nv_fp8_e4m3 or __nv_fp8_e5m2.
+template <typename T, typename U> VG_DEV void mma_m16n8k32(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2]);
+#define VG_MMA_F8(T, U, types)                                                                      \
+    template <> VG_DEV void mma_m16n8k32<T, U>(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) { \
+        VG_MMA("m16n8k32", types);                                                                  \
+    }
+VG_MMA_F8(__nv_fp8_e4m3, __nv_fp8_e4m3, "f32.e4m3.e4m3.f32")
+VG_MMA_F8(__nv_fp8_e4m3, __nv_fp8_e5m2, "f32.e4m3.e5m2.f32")
+VG_MMA_F8(__nv_fp8_e5m2, __nv_fp8_e4m3, "f32.e5m2.e4m3.f32")
+VG_MMA_F8(__nv_fp8_e5m2, __nv_fp8_e5m2, "f32.e5m2.e5m2.f32")
+#endif
 #endif
 // x rounded to TF32 (nearest), as float bits.
 VG_DEV u32 to_tf32(float x) {
@@ -266,22 +316,43 @@ template <int R> VG_DEV void wgmma_use(float (&acc)[R]) {
 #pragma unroll
     for (int i = 0; i < R; ++i) asm volatile("" : "+f"(acc[i])::"memory");
 }
+template <int R> VG_DEV void wgmma_use(int (&acc)[R]) {
+#pragma unroll
+    for (int i = 0; i < R; ++i) asm volatile("" : "+r"(acc[i])::"memory");
+}
 // Shared-memory descriptor. swizzle 1 = 128B, 2 = 64B, 3 = 32B, 0 = none; offsets in bytes.
 // K-major operand, 128B swizzle, rows of 64 16-bit values: leading ignored (16), stride 1024 (8 rows).
 // MN-major operand, 128B swizzle, boxes of 64 columns × k rows: leading = bytes from one box of 64
 // columns to the next, stride = 1024. Advance along k: add bytes >> 4 to the descriptor.
+// K-major rows of 128 bytes are 64 16-bit, 32 TF32 or 128 8-bit values; one wgmma takes 32 bytes of k.
 VG_DEV u64 smem_desc(u32 addr, u32 leading, u32 stride, int swizzle) {
     return (u64)((addr & 0x3ffffu) >> 4) | ((u64)(leading >> 4) << 16) | ((u64)(stride >> 4) << 32) | ((u64)swizzle << 62);
 }
-// acc[N/2] (64×N, float) = (scale_d ? acc : 0) + A (64×16, shared) · B (16×N, shared), 16-bit types.
-// TA, TB: 0 = K-major (A stored M×K, B stored N×K), 1 = MN-major (A stored K×M, B stored K×N).
+// acc[N/2] (64×N) = (scale_d ? acc : 0) + A (64×k, shared) · B (k×N, shared). T, U: types of A and B:
+//   T = U = __half or __nv_bfloat16: k = 16;  T = U = float: k = 8, TF32 of the operands' bits;
+//   __nv_fp8_e4m3 or __nv_fp8_e5m2, each: k = 32;  T = U = signed char: k = 32, acc is int[N/2].
+// TA, TB: 0 = K-major (A stored M×K, B stored N×K), 1 = MN-major (A stored K×M, B stored K×N), which
+// only 16-bit types can be.
 // Lane l of warp w: acc[4*j + 2*i + e] is row 16*w + l/4 + 8*i, column 8*j + 2*(l%4) + e.
-template <int N, int TA, int TB, typename T> struct Wgmma;
-#define VG_C4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
-#define VG_C8(i) VG_C4(i), VG_C4(i + 4)
-#define VG_C16(i) VG_C8(i), VG_C8(i + 8)
-#define VG_C32(i) VG_C16(i), VG_C16(i + 16)
-#define VG_C64(i) VG_C32(i), VG_C32(i + 32)
+template <int N, int TA, int TB, typename T, typename U = T> struct Wgmma;
+#define VG_C4(c, i) c(d[i]), c(d[i + 1]), c(d[i + 2]), c(d[i + 3])
+#define VG_C8(c, i) VG_C4(c, i), VG_C4(c, i + 4)
+#define VG_C16(c, i) VG_C8(c, i), VG_C8(c, i + 8)
+#define VG_C32(c, i) VG_C16(c, i), VG_C16(c, i + 16)
+#define VG_C64(c, i) VG_C32(c, i), VG_C32(c, i + 32)
+// VG_An(c): n accumulators with constraint c; VG_Pn: their placeholders.
+#define VG_A4(c) VG_C4(c, 0)
+#define VG_A8(c) VG_C8(c, 0)
+#define VG_A12(c) VG_C8(c, 0), VG_C4(c, 8)
+#define VG_A16(c) VG_C16(c, 0)
+#define VG_A24(c) VG_C16(c, 0), VG_C8(c, 16)
+#define VG_A32(c) VG_C32(c, 0)
+#define VG_A40(c) VG_C32(c, 0), VG_C8(c, 32)
+#define VG_A48(c) VG_C32(c, 0), VG_C16(c, 32)
+#define VG_A64(c) VG_C64(c, 0)
+#define VG_A80(c) VG_C64(c, 0), VG_C16(c, 64)
+#define VG_A96(c) VG_C64(c, 0), VG_C32(c, 64)
+#define VG_A128(c) VG_C64(c, 0), VG_C64(c, 64)
 #define VG_P4 "%0,%1,%2,%3"
 #define VG_P8 VG_P4 ",%4,%5,%6,%7"
 #define VG_P12 VG_P8 ",%8,%9,%10,%11"
@@ -294,33 +365,63 @@ template <int N, int TA, int TB, typename T> struct Wgmma;
 #define VG_P80 VG_P64 ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79"
 #define VG_P96 VG_P80 ",%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95"
 #define VG_P128 VG_P96 ",%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111,%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
-// n: columns; P: placeholders of the n/2 accumulators; x, y, z, t, u: the numbers after them.
-#define VG_WGMMA_T(n, P, x, y, z, t, u, TYPE, ty, ...)                                              \
-    template <int TA, int TB> struct Wgmma<n, TA, TB, TYPE> {                                       \
-        static VG_DEV void ss(float (&d)[n / 2], u64 da, u64 db, int scale_d) {                     \
+// What stands after `p`: scales of A and B (not for integers), and transpositions x (16-bit types only).
+#define VG_TAIL16(x) ", 1, 1" x
+#define VG_TAIL8(x) ", 1, 1"
+#define VG_TAIL_INT(x) ""
+// C, c: the accumulators' type and constraint; n: columns; x: n/2, and y…v the numbers after it.
+#define VG_WGMMA_T(T, U, C, c, kind, TAIL, n, x, y, z, t, u, w, v)                                  \
+    template <int TA, int TB> struct Wgmma<n, TA, TB, T, U> {                                       \
+        static VG_DEV void ss(C (&d)[n / 2], u64 da, u64 db, int scale_d) {                         \
             asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #z ", 0;\n"                           \
-                         "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." ty "." ty " {" P "}, %" #x ", %" #y ", p, 1, 1, %" #t ", %" #u ";\n}" \
-                         : __VA_ARGS__ : "l"(da), "l"(db), "r"(scale_d), "n"(TA), "n"(TB));         \
+                         "wgmma.mma_async.sync.aligned.m64n" #n kind " {" VG_P##x "}, %" #x ", %" #y ", p" TAIL(", %" #t ", %" #u) ";\n}" \
+                         : VG_A##x(c) : "l"(da), "l"(db), "r"(scale_d), "n"(TA), "n"(TB));          \
+        }                                                                                           \
+        static VG_DEV void rs(C (&d)[n / 2], const u32 (&a)[4], u64 db, int scale_d) {              \
+            asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #w ", 0;\n"                           \
+                         "wgmma.mma_async.sync.aligned.m64n" #n kind " {" VG_P##x "}, {%" #x ",%" #y ",%" #z ",%" #t "}, %" #u ", p" TAIL(", %" #v) ";\n}" \
+                         : VG_A##x(c) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(db), "r"(scale_d), "n"(TB)); \
         }                                                                                           \
     };
-#define VG_WGMMA(n, P, x, y, z, t, u, ...)                                                          \
-    VG_WGMMA_T(n, P, x, y, z, t, u, __half, "f16", __VA_ARGS__)                                     \
-    VG_WGMMA_T(n, P, x, y, z, t, u, __nv_bfloat16, "bf16", __VA_ARGS__)
-VG_WGMMA(8, VG_P4, 4, 5, 6, 7, 8, VG_C4(0))
-VG_WGMMA(16, VG_P8, 8, 9, 10, 11, 12, VG_C8(0))
-VG_WGMMA(24, VG_P12, 12, 13, 14, 15, 16, VG_C8(0), VG_C4(8))
-VG_WGMMA(32, VG_P16, 16, 17, 18, 19, 20, VG_C16(0))
-VG_WGMMA(48, VG_P24, 24, 25, 26, 27, 28, VG_C16(0), VG_C8(16))
-VG_WGMMA(64, VG_P32, 32, 33, 34, 35, 36, VG_C32(0))
-VG_WGMMA(80, VG_P40, 40, 41, 42, 43, 44, VG_C32(0), VG_C8(32))
-VG_WGMMA(96, VG_P48, 48, 49, 50, 51, 52, VG_C32(0), VG_C16(32))
-VG_WGMMA(128, VG_P64, 64, 65, 66, 67, 68, VG_C64(0))
-VG_WGMMA(160, VG_P80, 80, 81, 82, 83, 84, VG_C64(0), VG_C16(64))
-VG_WGMMA(192, VG_P96, 96, 97, 98, 99, 100, VG_C64(0), VG_C32(64))
-VG_WGMMA(256, VG_P128, 128, 129, 130, 131, 132, VG_C64(0), VG_C64(64))
-template <int N, int TA, int TB, typename T>
-VG_DEV void wgmma(float (&acc)[N / 2], u64 desc_a, u64 desc_b, int scale_d) {
-    Wgmma<N, TA, TB, T>::ss(acc, desc_a, desc_b, scale_d);
+#if VG_HAS_FP8
+#define VG_WGMMA_F8(...)                                                                            \
+    VG_WGMMA_T(__nv_fp8_e4m3, __nv_fp8_e4m3, float, "+f", "k32.f32.e4m3.e4m3", VG_TAIL8, __VA_ARGS__) \
+    VG_WGMMA_T(__nv_fp8_e4m3, __nv_fp8_e5m2, float, "+f", "k32.f32.e4m3.e5m2", VG_TAIL8, __VA_ARGS__) \
+    VG_WGMMA_T(__nv_fp8_e5m2, __nv_fp8_e4m3, float, "+f", "k32.f32.e5m2.e4m3", VG_TAIL8, __VA_ARGS__) \
+    VG_WGMMA_T(__nv_fp8_e5m2, __nv_fp8_e5m2, float, "+f", "k32.f32.e5m2.e5m2", VG_TAIL8, __VA_ARGS__)
+#else
+#define VG_WGMMA_F8(...)
+#endif
+#define VG_WGMMA(...)                                                                               \
+    VG_WGMMA_T(__half, __half, float, "+f", "k16.f32.f16.f16", VG_TAIL16, __VA_ARGS__)              \
+    VG_WGMMA_T(__nv_bfloat16, __nv_bfloat16, float, "+f", "k16.f32.bf16.bf16", VG_TAIL16, __VA_ARGS__) \
+    VG_WGMMA_T(float, float, float, "+f", "k8.f32.tf32.tf32", VG_TAIL8, __VA_ARGS__)                \
+    VG_WGMMA_T(signed char, signed char, int, "+r", "k32.s32.s8.s8", VG_TAIL_INT, __VA_ARGS__)      \
+    VG_WGMMA_F8(__VA_ARGS__)
+VG_WGMMA(8, 4, 5, 6, 7, 8, 9, 10)
+VG_WGMMA(16, 8, 9, 10, 11, 12, 13, 14)
+VG_WGMMA(24, 12, 13, 14, 15, 16, 17, 18)
+VG_WGMMA(32, 16, 17, 18, 19, 20, 21, 22)
+VG_WGMMA(48, 24, 25, 26, 27, 28, 29, 30)
+VG_WGMMA(64, 32, 33, 34, 35, 36, 37, 38)
+VG_WGMMA(80, 40, 41, 42, 43, 44, 45, 46)
+VG_WGMMA(96, 48, 49, 50, 51, 52, 53, 54)
+VG_WGMMA(128, 64, 65, 66, 67, 68, 69, 70)
+VG_WGMMA(160, 80, 81, 82, 83, 84, 85, 86)
+VG_WGMMA(192, 96, 97, 98, 99, 100, 101, 102)
+VG_WGMMA(256, 128, 129, 130, 131, 132, 133, 134)
+template <int N, int TA, int TB, typename T, typename U = T, typename C>
+VG_DEV void wgmma(C (&acc)[N / 2], u64 desc_a, u64 desc_b, int scale_d) {
+    static_assert(sizeof(T) == 2 || (TA == 0 && TB == 0), "wgmma: only 16-bit types can be MN-major");
+    Wgmma<N, TA, TB, T, U>::ss(acc, desc_a, desc_b, scale_d);
+}
+// The same with A (64×k) in registers, k being 32 bytes: lane l of warp w holds in a[r] bytes 4*x … 4*x + 3,
+// x = l%4 + 4*(r/2), of row 16*w + l/4 + 8*(r%2) (as ldmatrix_x4 gives it). wgmma_fence() stands between
+// the last write of `a` or acc and this; `a` must not change until the wait.
+template <int N, int TB, typename T, typename U = T, typename C>
+VG_DEV void wgmma_rs(C (&acc)[N / 2], const u32 (&a)[4], u64 desc_b, int scale_d) {
+    static_assert(sizeof(T) == 2 || TB == 0, "wgmma_rs: only 16-bit types can be MN-major");
+    Wgmma<N, 0, TB, T, U>::rs(acc, a, desc_b, scale_d);
 }
 #endif  // VG_HAS_WGMMA
 }  // namespace vg

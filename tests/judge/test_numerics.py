@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tvm_vibegemm.judge.inputs import _erf, make_inputs, truth
+from tvm_vibegemm.judge.inputs import erf, make_inputs, truth
 from tvm_vibegemm.judge.numerics import allowed_rms, compare
 from tvm_vibegemm.workload import BatchMap, EpilogueOp, Workload
 
@@ -112,7 +112,7 @@ def test_erf() -> None:
 
     x = np.concatenate([np.linspace(-6, 6, 1001), [2.9999999, 3.0, 3.0000001]])
     want = np.array([math.erf(value) for value in x])
-    np.testing.assert_allclose(_erf(x), want, atol=3e-10)
+    np.testing.assert_allclose(erf(x), want, atol=3e-10)
 
 
 @pytest.mark.parametrize("k", K_SIZES)

@@ -1,4 +1,4 @@
-"""Two compiled libraries of one model side by side: errors against ONNX Runtime, latency."""
+"""Compiled libraries of one model side by side: errors, and latency in interleaved calls."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from ..graph.onnx_check import arrays, errors, random_inputs, widened_truth
 from ..graph.onnx_load import load_model
 from ..judge.timing import gpu_facts
 from ..toolchain import local_device
+from .truth import float64_truth
 
 _WARM_S = 1.0
 
@@ -25,6 +26,7 @@ def compare(
     shapes: dict[str, tuple[int, ...]],
     libraries: dict[str, Path],
     rounds: int = 30,
+    truth: Path | None = None,
 ) -> dict[str, Any]:
     """Compare libraries of one model.
 
@@ -36,17 +38,20 @@ def compare(
         Exported library by name.
     rounds
         Interleaved timed calls of each.
+    truth
+        A ``.npz`` file that keeps the float64 result, see :func:`.truth.float64_truth`.
 
     Returns
     -------
     dict
-        Device, date, and for each library ``max_abs`` and ``max_rel`` (error against ONNX Runtime
-        in float32 on the same weights and inputs) and ``median_ms``, ``low_ms``, ``high_ms``
-        (quartiles) of a call with the host's share.
+        Device, date, and for each library ``max_abs`` and ``max_rel`` (largest error against ONNX
+        Runtime in float32 on the same weights and inputs, and over the output's
+        root-mean-square), ``max_abs_f64`` and ``max_rel_f64`` (the same against float64), and
+        ``median_ms``, ``low_ms``, ``high_ms`` (quartiles) of a call with the host's share.
     """
     model = load_model(model_path, shapes)
     inputs = random_inputs(model)
-    want = widened_truth(model, inputs)
+    want, exact = widened_truth(model, inputs), float64_truth(model, inputs, truth)
     device = tvm.cuda(0)
     arguments = [tvm.runtime.tensor(x, device) for x in inputs.values()]
     machines: dict[str, Any] = {}
@@ -58,7 +63,8 @@ def compare(
         machines[name] = relax.VirtualMachine(tvm.runtime.load_module(str(path)), device)
         got = arrays(machines[name]["main"](*arguments))
         seconds = time.perf_counter() - started
-        results[name] = {**errors(got, want), "load_and_first_call_s": round(seconds, 2)}
+        double = {f"{key}_f64": value for key, value in errors(got, exact).items()}
+        results[name] = {**errors(got, want), **double, "load_and_first_call_s": round(seconds, 2)}
     samples: dict[str, list[float]] = {name: [] for name in machines}
     warm_until = time.perf_counter() + _WARM_S
     number = 0

@@ -20,6 +20,7 @@ VERBS = {
     "doctor": ("doctor", "Show what is there for compiling and running, and what is not."),
     "generate": ("generate", "Ask a language model for a kernel family."),
     "judge": ("judge", "Check and time kernels on this machine's GPU."),
+    "sanitize": ("sanitize", "Run kernels under NVIDIA's compute-sanitizer."),
 }
 
 

@@ -58,6 +58,7 @@ def parse_shapes(texts: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
 )
 @click.option("--database", help="URL or path of the tuning database.")
 @click.option("--plain", is_flag=True, help="The same pipeline without our kernels.")
+@click.option("--cuda-graph", is_flag=True, help="Static parts run as CUDA graphs.")
 @click.option("--check", is_flag=True, help="Run it and compare with ONNX Runtime (needs a GPU).")
 @click.option("--explain", is_flag=True, help="Print every product by itself, with all reasons.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -70,6 +71,7 @@ def command(
     fallback: str,
     database: str | None,
     plain: bool,
+    cuda_graph: bool,
     check: bool,
     explain: bool,
     as_json: bool,
@@ -101,6 +103,7 @@ def command(
             select=select,
             fallback=fallback,
             offload=not plain,
+            cuda_graph=cuda_graph,
             progress=lambda line: click.echo(line, err=True),
         )
         if check:

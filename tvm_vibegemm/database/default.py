@@ -1,9 +1,10 @@
-"""The database used unless told otherwise: the user's own, with the shipped schedules in it."""
+"""The database that a compile reads: the user's own, with the shipped schedules in it."""
 
 from __future__ import annotations
 
 import os
 import warnings
+from pathlib import Path
 
 from ..config import settings
 from ..resources import schedules_dir
@@ -12,11 +13,16 @@ from .store import Database
 from .text import Schedules
 
 
-def open_default() -> Database:
-    """Open the database of the settings, with the shipped schedules merged in.
+def open_default(url: str | Path | None = None) -> Database:
+    """Open a database with the shipped schedules merged in.
 
     The merge happens once for each state of ``schedules/``, whose digest the database remembers;
     an unchanged one costs reading the folder. Any number of processes may do this at once.
+
+    Parameters
+    ----------
+    url
+        Path or SQLite URL; by default the one of the settings.
 
     Returns
     -------
@@ -30,7 +36,7 @@ def open_default() -> Database:
         are damaged.
     """
     try:
-        database = Database()
+        database = Database(url)
         _merge(database)
         return database
     except UnwritableError as error:
@@ -38,7 +44,7 @@ def open_default() -> Database:
             f"{error}. Going on with a copy in memory: what is measured now is not kept.",
             stacklevel=2,
         )
-    path = database_path(settings().database)
+    path = database_path(settings().database if url is None else url)
     # Not Path.is_file, which throws where a folder above may not be entered.
     there = path is not None and os.path.isfile(path) and os.path.getsize(path) > 0
     database = Database.in_memory(path if there else None)

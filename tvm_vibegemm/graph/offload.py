@@ -58,7 +58,8 @@ def VibeGEMMOffload(
         What to compile for: a TVM target, or an arch such as ``"sm_90"``. By default the current
         target, else the module's vdevice, else the local GPU.
     database
-        Where the measurements are; by default the user's, with the shipped schedules merged in.
+        Where the measurements are: a path or SQLite URL, by default the user's database; the
+        shipped schedules are merged into it. An open :class:`Database` is taken as it is.
     select
         ``"measured"`` takes what won at that very workload, ``"valid"`` the best predicted kernel
         that is valid there.
@@ -98,11 +99,8 @@ def VibeGEMMOffload(
 
 @contextmanager
 def _opened(database: Database | str | Path | None) -> Iterator[Any]:
-    if database is None:
-        with open_default() as opened:
-            yield opened
-    elif isinstance(database, str | Path):
-        with Database(database) as opened:
+    if database is None or isinstance(database, str | Path):
+        with open_default(database) as opened:
             yield opened
     else:
         yield database  # the caller's to close

@@ -104,6 +104,7 @@ def compile_onnx(
     fallback: str = "metaschedule",
     offload: bool = True,
     spelling: str | None = None,
+    cuda_graph: bool = False,
     progress: Progress = lambda _: None,
 ) -> Compiled:
     """Compile an ONNX model for a GPU, on a machine that needs none.
@@ -124,6 +125,9 @@ def compile_onnx(
         False for plain TVM: the same pipeline without our kernels.
     spelling
         Architecture as TVM's own kernels are to be scheduled (``sm_90`` or ``sm_90a``).
+    cuda_graph
+        True to have TVM capture the model's static parts as CUDA graphs at their first run
+        (``relax.backend.use_cuda_graph``), which takes the host out of each later run.
     progress
         Receives one line a phase.
 
@@ -173,7 +177,7 @@ def compile_onnx(
         skipped=result.skipped,
     )
     try:
-        with target:
+        with target, _pass_context(cuda_graph):
             executable = tvm.compile(module, target=target, relax_pipeline=pipeline)
     except VibeGEMMError:
         raise
@@ -188,6 +192,23 @@ def compile_onnx(
     lap("export")
     result.library = destination
     return result
+
+
+def _pass_context(cuda_graph: bool) -> Any:
+    """Return the caller's pass context, with CUDA graphs switched on where they are asked for."""
+    import tvm
+
+    current = tvm.transform.PassContext.current()
+    config = dict(current.config)
+    if cuda_graph:
+        config["relax.backend.use_cuda_graph"] = True
+    return tvm.transform.PassContext(
+        opt_level=current.opt_level,
+        required_pass=list(current.required_pass),
+        disabled_pass=list(current.disabled_pass),
+        instruments=list(current.instruments),
+        config=config,
+    )
 
 
 def _writable(path: Path) -> Path:

@@ -97,7 +97,7 @@ def apply_step(op: EpilogueOp, value: Array, operand: Array | None) -> Array:
         case "scale":
             return value * np.float64(np.float32(DEFAULT_SCALE if op.value is None else op.value))
         case "gelu_erf":
-            return 0.5 * value * (1 + _erf(value / np.sqrt(2.0)))
+            return 0.5 * value * (1 + erf(value / np.sqrt(2.0)))
         case "gelu_tanh":
             inner = np.sqrt(2 / np.pi) * (value + 0.044715 * value**3)
             return 0.5 * value * (1 + np.tanh(inner))
@@ -107,7 +107,7 @@ def apply_step(op: EpilogueOp, value: Array, operand: Array | None) -> Array:
     raise AssertionError(op.kind)
 
 
-def _erf(x: Array) -> Array:
+def erf(x: Array) -> Array:
     """Return erf to about 1e-7·|x|⁰: Abramowitz and Stegun 7.1.26 is too coarse, so by its series.
 
     For |x| < 3 the Maclaurin series of Abramowitz and Stegun 7.1.6 (all terms positive), else the

@@ -98,6 +98,8 @@ def workspace_bytes(
         if plan.workspace_bytes == 0:
             continue
         need = expr.evaluate(plan.workspace_bytes, plan.env(workload, device, branch.tunables, m))
+        # In whole pieces of the launch that zeroes it.
+        need = expr.evaluate("ceildiv(need, 16) * 16", {"need": need})
         if isinstance(total, int) and isinstance(need, int):
             total = max(total, need)
         elif isinstance(total, int) and total == 0:

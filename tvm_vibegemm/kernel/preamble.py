@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from ..workload import BatchMap, EpilogueOp, Workload
+from ..workload import DTYPES, BatchMap, EpilogueOp, Workload
 
 CUDA_TYPES = {
     "f32": "float",
@@ -87,11 +87,47 @@ def _batch_index(batch_map: BatchMap, batch: int) -> str:
     return f"({index}) % {batch_map.mod}" if batch_map.div * batch_map.mod != batch else index
 
 
-def _step(op: EpilogueOp, operand: str) -> str:
+# Activations for outputs of at most 16 bits, whose rounding is thousands of times coarser than the
+# errors here: half the instructions of erff, tanhf and a division, which not every kernel can hide.
+_SHORT_ACTIVATIONS = """\
+VG_DEV float rcp_approx(float x) {
+    asm("rcp.approx.ftz.f32 %0, %0;" : "+f"(x));
+    return x;
+}
+VG_DEV float ex2_approx(float x) {
+    asm("ex2.approx.ftz.f32 %0, %0;" : "+f"(x));
+    return x;
+}
+// v Phi(v) = max(v, 0) - |v| erfc(|v| / sqrt 2) / 2, erfc by Abramowitz and Stegun 7.1.26 (error of
+// erf under 1.5e-7). Past 16 the second term is 0; the cut makes gelu(inf) inf, and -inf gives NaN
+// as the formula in Relax does.
+VG_DEV float gelu_erf_short(float v) {
+    const float x = fmaxf(-v, fminf(v, 16.f));
+    const float t = rcp_approx(fmaf(x, 0.23164188f, 1.f));
+    float p = fmaf(t, 0.53070271f, -0.72657601f);
+    p = fmaf(t, p, 0.71070687f);
+    p = fmaf(t, p, -0.14224837f);
+    p = fmaf(t, p, 0.12741480f);
+    const float e = ex2_approx(x * x * -0.72134752f);
+    return fmaf(-x, p * t * e, v < 0.f ? 0.f : v);
+}
+// v sigmoid(u): exp(-u) that overflows gives 0, as it should.
+VG_DEV float times_sigmoid_short(float v, float u) {
+    return v * rcp_approx(1.f + ex2_approx(u * -1.44269504f));
+}"""
+
+
+def _step(op: EpilogueOp, operand: str, short: bool) -> str:
     """Return the statement that applies a step to ``v``; ``operand`` is its operand's value."""
     match op.kind:
         case "relu":
             return "v = v < 0.f ? 0.f : v;"  # keeps NaN, as max(x, 0) of the reference does
+        case "gelu_erf" if short:
+            return "v = gelu_erf_short(v);"
+        case "gelu_tanh" if short:  # 1 + tanh(u) = 2 sigmoid(2u)
+            return "v = times_sigmoid_short(v, 1.5957691216f * (v + 0.044715f * v * v * v));"
+        case "silu" if short:
+            return "v = times_sigmoid_short(v, v);"
         case "gelu_erf":
             return "v = 0.5f * v * (1.f + erff(v * 0.70710678118654752f));"
         case "gelu_tanh":
@@ -120,10 +156,12 @@ def _epilogue(workload: Workload) -> str:
     vector: list[str] = []
     loads: list[str] = []
     used = 0
+    short = DTYPES[workload.out].bytes < 4
+    activations = any(op.kind in ("gelu_erf", "gelu_tanh", "silu") for op in workload.epilogue)
     for op in workload.epilogue:
         at = "n" if op.kind == "bias" else "at"
-        scalar.append(f"        {_step(op, f'to_float(e{used}[{at}])')}")
-        vector.append(f"            {_step(op, f'extra{used}[i]')}")
+        scalar.append(f"        {_step(op, f'to_float(e{used}[{at}])', short)}")
+        vector.append(f"            {_step(op, f'extra{used}[i]', short)}")
         if op.dtype is not None:
             load = f"load_extra<W, WHOLE>(extra{used}, e{used} + {at}, inside);"
             loads.append(f"        float extra{used}[W]; {load}")
@@ -133,6 +171,7 @@ def _epilogue(workload: Workload) -> str:
     return "\n".join(
         [
             "// What follows the product: generated from the graph.",
+            *([_SHORT_ACTIVATIONS] if short and activations else []),
             "template <int W, bool WHOLE, typename T>",
             "VG_DEV void load_extra(float (&x)[W], const T* p, int inside) {",
             "    constexpr int BYTES = W * sizeof(T);",
