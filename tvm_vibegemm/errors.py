@@ -46,6 +46,10 @@ class PlanError(VibeGEMMError):
     """A launch plan is malformed or promises what it cannot keep."""
 
 
+class ResourceError(PlanError):
+    """A block asks for more shared memory, registers or threads than the device has."""
+
+
 class SourceError(VibeGEMMError):
     """A kernel source breaks the contract (includes, host code, state between calls)."""
 
@@ -64,6 +68,10 @@ class BuildError(VibeGEMMError):
     def __init__(self, message: str, log: str = "") -> None:
         super().__init__(message)
         self.log = log
+
+
+class BuildTimeout(BuildError):
+    """NVRTC did not come to an end in time."""
 
 
 class ToolchainError(VibeGEMMError):

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
+import select
+import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,11 +17,12 @@ import pytest
 
 from tvm_vibegemm.config import settings
 from tvm_vibegemm.device import device_for, known_archs
-from tvm_vibegemm.errors import BuildError, SourceError
+from tvm_vibegemm.errors import BuildError, ResourceError, SourceError
 from tvm_vibegemm.kernel import build as build_module
-from tvm_vibegemm.kernel.build import _report, build, build_zero
+from tvm_vibegemm.kernel.build import EntryReport, _report, build, build_zero, check_resources
 from tvm_vibegemm.kernel.cubin import read_elf
 from tvm_vibegemm.kernel.kernel import Kernel, lookup, register
+from tvm_vibegemm.kernel.nvrtc_child import MEMORY_LIMIT
 from tvm_vibegemm.kernel.plan import Plan
 from tvm_vibegemm.workload import Workload
 
@@ -164,6 +169,72 @@ ptxas         .     8 bytes stack frame, 4 bytes spill stores, 4 bytes spill loa
     (entry,) = _report(log, {"gemm": "vg_1"}).values()
     assert (entry.registers, entry.shared_bytes) == (40, 256)
     assert (entry.stack_bytes, entry.spill_bytes) == (24, 20)
+
+
+@pytest.mark.parametrize(
+    ("launch", "entry", "says"),
+    [
+        ({}, EntryReport(registers=255), None),
+        ({"block": [256, 1, 1]}, EntryReport(registers=255), None),
+        ({"block": [1024, 1, 1]}, EntryReport(registers=64), None),
+        ({"block": [1024, 1, 1]}, EntryReport(registers=65), "1024 threads of 65 registers"),
+        # 72 registers a thread and 29 warps are what these come to.
+        ({"block": [897, 1, 1]}, EntryReport(registers=66), "need 66816"),
+        ({"block": ["BM * 8", 1, 1]}, EntryReport(registers=65), "registers"),
+        ({"block": ["BM * 8", 1, 1], "when": "M > 9"}, EntryReport(registers=65), "registers"),
+        ({"block": ["min(M, 1) * 1024", 1, 1]}, EntryReport(registers=65), None),
+        ({"block": ["BM * 8", 1, 1], "when": "N < 9"}, EntryReport(registers=65), None),
+        ({"shared_bytes": 232448 - 512}, EntryReport(shared_bytes=512), None),
+        ({"shared_bytes": 232448 - 511}, EntryReport(shared_bytes=512), "static and 231937 of dyn"),
+        ({"shared_bytes": 0}, EntryReport(shared_bytes=48 * 1024), None),
+        ({"shared_bytes": 0}, EntryReport(shared_bytes=48 * 1024 + 1), "static shared memory"),
+    ],
+)
+def test_resources(
+    launch: dict[str, Any], entry: EntryReport, says: str | None, make_plan: Callable[..., Plan]
+) -> None:
+    plan, report = make_plan(launch=launch), {"gemm": entry}
+    if says is None:
+        check_resources(plan, WORKLOAD, H200, {}, report)
+        return
+    with pytest.raises(ResourceError, match=f"kernel plain, entry gemm: .*{says}"):
+        check_resources(plan, WORKLOAD, H200, {}, report)
+    check_resources(plan, dataclasses.replace(WORKLOAD, n=0), H200, {}, report)
+
+
+def test_resources_follow_a_fixed_m(make_plan: Callable[..., Plan]) -> None:
+    plan = make_plan(launch={"block": ["M", 1, 1], "when": "M < 1000"})
+    report = {"gemm": EntryReport(registers=128)}
+    for m in (512, 1024):
+        check_resources(plan, dataclasses.replace(WORKLOAD, m=m), H200, {}, report)
+    with pytest.raises(ResourceError, match="513 threads"):
+        check_resources(plan, dataclasses.replace(WORKLOAD, m=513), H200, {}, report)
+
+
+def test_orphaned_compiler_dies() -> None:
+    # Its input stays open here, so that only its parent's death can end it.
+    source, ours = os.pipe()
+    script = (
+        "import subprocess, sys, time\n"
+        "child = subprocess.Popen([sys.executable, '-m', 'tvm_vibegemm.kernel.nvrtc_child'],"
+        f" stdin={source}, start_new_session=True)\n"
+        "print(child.pid, flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    command = [sys.executable, "-c", script]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, pass_fds=[source]) as parent:
+        assert parent.stdout is not None
+        os.close(source)
+        limits = Path(f"/proc/{int(parent.stdout.readline())}/limits")
+        end = time.monotonic() + 20
+        # It limits its memory once it has tied its life to its parent's.
+        while f" {MEMORY_LIMIT} " not in limits.read_text() and time.monotonic() < end:
+            time.sleep(0.05)
+        # Both hold this pipe: it is at its end when both have died.
+        assert not select.select([parent.stdout], [], [], 0)[0]
+        parent.kill()
+        assert select.select([parent.stdout], [], [], 10)[0], "the child outlived its parent"
+    os.close(ours)
 
 
 def test_kernel_saves_loads_and_registers(kernel: Kernel, tmp_path: Path) -> None:

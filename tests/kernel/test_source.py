@@ -34,6 +34,9 @@ GOOD = {
     ' :: "l"(p)); }\n__device__ int s() { int r; asm("mov.u32 %0, %%smid;" : "=r"(r)); return r; }'
     "\n" + ENTRY,
     "names": "__device__ int f(int free, int clock) { return free + clock; }\n" + ENTRY,
+    "sleep": "__device__ void f() { __nanosleep(20); }\n" + ENTRY,
+    "places": '__device__ int f() { int r; asm("mov.u32 %0, %%warpid;" : "=r"(r)); return r; }\n'
+    + ENTRY,
     "crlf": ENTRY.replace("\n", "\r\n"),
 }
 
@@ -77,6 +80,12 @@ BAD = {
     "clock": ("__device__ long long f() { return clock64(); }\n", 1),
     "ptx clock": ('__device__ void f() { asm("mov.u32 %0, %%clock;"); }\n', 1),
     "ptx clock in pieces": ('__device__ void f() { asm("mov.u32 %0, %%cl" /**/\n "ock;"); }\n', 2),
+    "ptx launch": ('__device__ void f() { asm("mov.u64 %0, %%gridid;"); }\n', 1),
+    "ptx environment": ('__device__ void f() { asm("mov.u32 %0, %%envreg7;"); }\n', 1),
+    "ptx trap": ('__device__ void f() { asm("{\\n\\ttrap;}"); }\n', 1),
+    "trap": ("\n__device__ void f() { __trap(); }\n", 2),
+    "ptx constant": ('__device__ void f() { asm("cvta/**/.const.u64 %0, %1;"); }\n', 1),
+    "ptx variable after a label": ('__device__ void f() { asm("{L: .global .u32 s; }"); }\n', 1),
     "ptx variable": ('__device__ void f() { asm("{ .global .u32 s; }"); }\n', 1),
     "ptx raw": ('__device__ void f() { asm(R"(.visible .global .u32 s;)"); }\n', 1),
     "ptx escape": ('__device__ void f() { asm("\\x23include"); }\n', 1),

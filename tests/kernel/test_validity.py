@@ -9,7 +9,7 @@ import pytest
 
 from tvm_vibegemm.device import device_for
 from tvm_vibegemm.kernel.plan import Plan
-from tvm_vibegemm.kernel.validity import why_not
+from tvm_vibegemm.kernel.validity import ResourceReason, why_not
 from tvm_vibegemm.workload import Workload
 
 BASE = "vg1:f16.f16.f32.f16:nn:x1:m256:n512:k1024:-"
@@ -68,6 +68,28 @@ def test_launch_does_not_fit(
     launch: dict[str, Any], says: str, make_plan: Callable[..., Plan]
 ) -> None:
     assert says in (reason(make_plan(launch=launch)) or "")
+
+
+def test_resources_are_told_from_other_reasons(make_plan: Callable[..., Plan]) -> None:
+    def kind(key: str = BASE, **launch: Any) -> type:
+        return type(reason(make_plan(launch=launch), key))
+
+    assert kind(block=[64, 64, 1]) is kind(block=[1, 1, 128]) is ResourceReason
+    assert kind(shared_bytes=232449) is kind(DYNAMIC, shared_bytes=232449) is ResourceReason
+    assert kind(DYNAMIC, block=["M", 1, 1]) is ResourceReason
+    assert kind(shared_bytes=-1) is kind(block=[0, 1, 1]) is kind(grid=[1, 1, 65536]) is str
+    assert kind() is type(None)
+
+
+def test_fp8_epilogue_operand_needs_an_fp8_product() -> None:
+    types = [{"a": a, "b": a, "acc": "f32", "out": ["f16"]} for a in ("f16", "f8e4m3")]
+    launch = {"entry": "g", "grid": [1, 1, 1], "block": [32, 1, 1], "params": [{"epilogue": True}]}
+    fields = {"name": "x", "arch": ["sm_90"], "types": types, "layouts": ["nn"]}
+    plan = Plan.model_validate({**fields, "launches": [launch]})
+    key = "vg1:{}.f32.f16:nn:x1:m256:n512:k1024:bias({})"
+    assert "FP8" in (reason(plan, key.format("f16.f16", "f8e4m3")) or "")
+    assert reason(plan, key.format("f16.f16", "f16")) is None
+    assert reason(plan, key.format("f8e4m3.f8e4m3", "f8e5m2")) is None
 
 
 def test_tensor_maps_follow_the_shape(make_plan: Callable[..., Plan]) -> None:

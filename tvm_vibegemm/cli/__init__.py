@@ -21,6 +21,7 @@ VERBS = {
     "generate": ("generate", "Ask a language model for a kernel family."),
     "judge": ("judge", "Check and time kernels on this machine's GPU."),
     "sanitize": ("sanitize", "Run kernels under NVIDIA's compute-sanitizer."),
+    "verify": ("verify", "Judge one kernel and show where it is wrong."),
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,11 +13,20 @@ import click
 from ..errors import DeviceError, InputError
 
 if TYPE_CHECKING:
-    from ..judge.job import Candidate
+    from ..judge.candidate import Candidate
     from ..workload import Workload
 
 
-def read_jobs(path: Path) -> list[tuple[Workload, list[Candidate]]]:
+@dataclass(frozen=True)
+class Job:
+    """One line of a file of jobs: candidates at a workload."""
+
+    id: str
+    workload: Workload
+    candidates: list[Candidate]
+
+
+def read_jobs(path: Path) -> list[Job]:
     """Read a file of jobs, one JSON object a line.
 
     Each has ``workload`` (a key) and ``kernels``, a list of ``{"kernel": PATH, "tunables": {…}}``;
@@ -28,7 +38,8 @@ def read_jobs(path: Path) -> list[tuple[Workload, list[Candidate]]]:
         Naming file and line.
     """
     from ..errors import VibeGEMMError
-    from ..judge.job import Candidate
+    from ..judge.candidate import Candidate
+    from ..judge.session import job_id
     from ..kernel.kernel import Kernel
     from ..workload import Workload
 
@@ -48,15 +59,23 @@ def read_jobs(path: Path) -> list[tuple[Workload, list[Candidate]]]:
                 tunables = entry.get("tunables", {})
                 variants = kernel.plan.variants() if tunables == "all" else [tunables]
                 candidates += [Candidate(kernel, kernel.plan.check_tunables(v)) for v in variants]
-            jobs.append((Workload.parse(job["workload"]), candidates))
+            workload = Workload.parse(job["workload"])
+            jobs.append(Job(_identity(job_id, workload, candidates), workload, candidates))
         except (ValueError, KeyError, TypeError, VibeGEMMError) as error:
             raise InputError(f"jobs {path}, line {number}: {error!s:.300}") from error
     return jobs
 
 
+def _identity(job_id: Any, workload: Workload, candidates: list[Candidate]) -> str:
+    """Return the identity of what is asked for, wherever its files lie."""
+    asked = [[c.kernel.hash, dict(c.tunables)] for c in candidates]
+    identity: str = job_id({"workload": workload.key, "candidates": asked})
+    return identity
+
+
 def _prepare(workload: Workload, candidates: list[Candidate], arch: str, folder: Path) -> None:
     from ..device import device_for
-    from ..judge.job import prepare
+    from ..judge.candidate import prepare
 
     prepare(workload, device_for(arch), candidates, folder)
 
@@ -74,7 +93,12 @@ def _prepare(workload: Workload, candidates: list[Candidate], arch: str, folder:
 @click.option("--prepare", "only_prepare", is_flag=True, help="Build everything, run nothing.")
 @click.option("--arch", default="sm_90", show_default=True, help="With --prepare: build for.")
 @click.option("--workers", type=click.IntRange(1), default=2, help="Processes that build.")
-@click.option("--rounds", type=click.IntRange(5), default=25, help="Interleaved timed passes.")
+@click.option("--rounds", type=click.IntRange(0), default=25, help="Timed passes; 0: check only.")
+@click.option("--index", type=click.IntRange(0), default=0, help="Number of the GPU.")
+@click.option(
+    "--neighbours", type=click.IntRange(0), default=5, help="Other shapes that each is tried at."
+)
+@click.option("--timeout", type=float, default=120.0, help="Seconds for one kernel's check.")
 @click.option("--seconds", type=float, default=None, help="Start no job after so many seconds.")
 def command(
     jobs: Path,
@@ -84,20 +108,21 @@ def command(
     arch: str,
     workers: int,
     rounds: int,
+    index: int,
+    neighbours: int,
+    timeout: float,
     seconds: float | None,
 ) -> None:
     """Check and time the kernels of JOBS (JSON lines) beside TVM's reference schedule."""
     import time
 
-    from ..device import device_for
     from ..toolchain import local_device
 
     listed = read_jobs(jobs)
     if only_prepare:
         with ProcessPoolExecutor(workers) as pool:
             waiting: list[Any] = [
-                pool.submit(_prepare, workload, candidates, arch, work)
-                for workload, candidates in listed
+                pool.submit(_prepare, job.workload, job.candidates, arch, work) for job in listed
             ]
             for position, future in enumerate(waiting, 1):
                 future.result()
@@ -105,30 +130,35 @@ def command(
         return
     if output is None:
         raise InputError("judge: say where the results go, with -o RESULTS.jsonl")
-    found = local_device()
-    if found is None:
+    if local_device(index) is None:
         raise DeviceError("judge: there is no GPU here; --prepare builds the jobs without one")
-    device = device_for(*found)
-    from ..judge.job import judge
+    from ..judge.session import Session
+    from ..judge.worker import Worker
 
     started = time.monotonic()
-    with output.open("a", encoding="utf-8") as file:
-        for position, (workload, candidates) in enumerate(listed, 1):
+    with output.open("a", encoding="utf-8") as file, Worker(index) as worker:
+        session = Session(worker, work, neighbours=neighbours, time_s=timeout, check_s=timeout)
+        for position, job in enumerate(listed, 1):
             if seconds is not None and time.monotonic() - started > seconds:
                 left = len(listed) - position + 1
                 click.echo(f"stopped after {seconds:g} s; {left} jobs are left", err=True)
                 break
-            results = judge(workload, device, candidates, work, rounds=rounds)
+            entries = [{**c.as_job(), "kernel": c.kernel.hash} for c in job.candidates]
+            begun = time.monotonic()
+            results = session.judge(job.workload, entries, rounds=rounds, job=job.id)
             for result in results:
                 file.write(result.to_json() + "\n")
             file.flush()
-            _show(position, len(listed), workload, results)
+            _show(position, len(listed), job.workload, results, time.monotonic() - begun)
 
 
-def _show(position: int, count: int, workload: Workload, results: list[Any]) -> None:
-    click.echo(f"[{position}/{count}] {workload.key}", err=True)
+def _show(
+    position: int, count: int, workload: Workload, results: list[Any], seconds: float
+) -> None:
+    click.echo(f"[{position}/{count}] {workload.key}, {seconds:.1f} s", err=True)
     for result in results:
         name = result.subject if result.kernel is None else result.kernel[:8]
-        detail = result.evidence.get("spelling") or result.tunables or ""
+        what = result.evidence.get("spelling") or result.tunables or ""
         time = f"{result.median_us:.2f} µs" if result.median_us is not None else "-"
-        click.echo(f"    {name} {detail}: {result.verdict}, {time}", err=True)
+        why = f" ({result.evidence['detail']})" if "detail" in result.evidence else ""
+        click.echo(f"    {name} {what}: {result.verdict}{why}, {time}", err=True)

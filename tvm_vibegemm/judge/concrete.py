@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..device import Device
-from ..errors import InputError, PlanError
+from ..errors import InputError, PlanError, ResourceError
 from ..kernel import expr
 from ..kernel.build import full_source
 from ..kernel.kernel import Kernel
@@ -25,7 +25,7 @@ from ..kernel.plan import (
     TensorMapParam,
 )
 from ..kernel.preamble import epilogue_operands
-from ..kernel.validity import map_extent, why_not
+from ..kernel.validity import ResourceReason, map_extent, why_not
 from ..rivals.reference import operand_shapes
 from ..workload import DTYPES, Workload
 
@@ -85,7 +85,8 @@ def concrete_launches(
     values = kernel.plan.check_tunables(tunables or {})
     reason = why_not(kernel.plan, workload, device, values)
     if reason is not None:
-        raise PlanError(f"plan {kernel.name}: not valid for {workload.key}: {reason}")
+        kind = ResourceError if isinstance(reason, ResourceReason) else PlanError
+        raise kind(f"plan {kernel.name}: not valid for {workload.key}: {reason}")
     evaluator = _Evaluator(kernel, workload, device, values)
     return {
         "kernel": kernel.name,

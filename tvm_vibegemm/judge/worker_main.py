@@ -20,7 +20,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
-from ..errors import BuildError, PlanError, SourceError
+from ..errors import BuildError, BuildTimeout, PlanError, ResourceError, SourceError
 from .protocol import (
     MAX_BYTES,
     FatalDeviceError,
@@ -36,7 +36,9 @@ Handler = Callable[[dict[str, Any], int, Callable[[str], None]], Any]
 _PR_SET_PDEATHSIG = 1
 _REASONS: tuple[tuple[type[Exception], Reason], ...] = (
     (SourceError, Reason.SOURCE_REFUSED),
+    (ResourceError, Reason.RESOURCES),  # a PlanError too, so it stands first
     (PlanError, Reason.PLAN_REFUSED),
+    (BuildTimeout, Reason.BUILD_TIMEOUT),
     (BuildError, Reason.BUILD_FAILED),
 )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import os
 import re
 import signal
@@ -15,7 +16,7 @@ from pathlib import Path
 
 from ..config import settings
 from ..device import Device
-from ..errors import BuildError
+from ..errors import BuildError, BuildTimeout, ResourceError
 from ..hashing import digest
 from ..resources import codegen_dir
 from ..toolchain import fingerprint, include_dirs
@@ -24,11 +25,15 @@ from . import expr
 from .cache import cached
 from .cubin import CHECKS, check_cubin, check_ptx
 from .kernel import Kernel
-from .plan import Launch
+from .plan import Launch, Plan
 from .preamble import preamble
 from .source import check_source, rename
 
 SOURCE_NAME = "kernel.cu"
+# Of any block; what is above it has to be dynamic.
+MAX_STATIC_SHARED = 48 * 1024
+_WARP = 32
+_REGISTER_UNIT = 8  # a thread's registers are handed out in eights
 _ZERO_ENTRY = "vg_zero"
 _ZERO_SOURCE = """\
 extern "C" __global__ void vg_zero(uint4* p, long long words) {
@@ -148,10 +153,70 @@ def build(
         When source or cubin break the contract (state between calls, host code, …).
     BuildError
         When NVRTC refuses it, or takes longer than ``VIBEGEMM_BUILD_TIMEOUT_S``.
+    ResourceError
+        When a block of it can never start: see :func:`check_resources`.
     """
     check_source(kernel.source, kernel.plan)
     source, entries = full_source(kernel, workload, device, tunables or {})
-    return _compile(kernel.name, source, entries, device, cache)
+    binary = _compile(kernel.name, source, entries, device, cache)
+    check_resources(kernel.plan, workload, device, tunables or {}, binary.report)
+    return binary
+
+
+def check_resources(
+    plan: Plan,
+    workload: Workload,
+    device: Device,
+    tunables: Mapping[str, int],
+    report: Mapping[str, EntryReport],
+) -> None:
+    """Refuse blocks that need more registers or shared memory than a multiprocessor has.
+
+    Parameters
+    ----------
+    plan, workload, device, tunables
+        Give the launches' sizes. What depends on a dynamic M is not looked at.
+    report
+        ptxas's, by entry.
+
+    Raises
+    ------
+    ResourceError
+        One line: the entry, what it asks for, and what there is.
+    """
+    if workload.is_empty:
+        return
+    env = plan.env(workload, device, tunables, m=1)
+
+    def known(*texts: str | int) -> bool:
+        return workload.m is not None or not any(map(_depends_on_m, texts))
+
+    for launch in plan.launches:
+        entry = report.get(launch.entry)
+        if entry is None or (known(launch.when) and not expr.evaluate(launch.when, env)):
+            continue
+        place, static = f"kernel {plan.name}, entry {launch.entry}", entry.shared_bytes
+        if static > MAX_STATIC_SHARED:
+            raise ResourceError(
+                f"{place}: {static} bytes of static shared memory; at most {MAX_STATIC_SHARED}:"
+                " use extern __shared__ and shared_bytes"
+            )
+        dynamic = expr.evaluate(launch.shared_bytes, env) if known(launch.shared_bytes) else 0
+        if static + dynamic > device.smem_per_block:
+            raise ResourceError(
+                f"{place}: {static} bytes of static and {dynamic} of dynamic shared memory;"
+                f" {device.arch} has {device.smem_per_block} for a block"
+            )
+        if not known(*launch.block):
+            continue
+        threads = math.prod(expr.evaluate(size, env) for size in launch.block)
+        each = -(-entry.registers // _REGISTER_UNIT) * _REGISTER_UNIT
+        needed = -(-threads // _WARP) * _WARP * each
+        if needed > device.regs_per_sm:
+            raise ResourceError(
+                f"{place}: {threads} threads of {entry.registers} registers need {needed};"
+                f" {device.arch} has {device.regs_per_sm}: use __launch_bounds__({threads})"
+            )
 
 
 @functools.cache
@@ -210,7 +275,7 @@ def _run_child(name: str, source: str, options: list[str]) -> dict[str, str]:
     try:
         out, err = child.communicate(request, timeout=limit)
     except subprocess.TimeoutExpired as error:
-        raise BuildError(
+        raise BuildTimeout(
             f"kernel {name}: NVRTC took longer than {limit:g} s (VIBEGEMM_BUILD_TIMEOUT_S)"
         ) from error
     finally:

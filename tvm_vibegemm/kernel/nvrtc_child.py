@@ -5,13 +5,18 @@ It is a process of its own so that a compile that never ends, or eats all memory
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import json
+import os
 import resource
+import signal
 import sys
 from typing import Any
 
 # NVRTC and ptxas need about 1 GiB for a large kernel; a compile bomb wants all there is.
 MEMORY_LIMIT = 8 << 30
+_PR_SET_PDEATHSIG = 1
 
 
 def compile_source(request: dict[str, Any]) -> dict[str, Any]:
@@ -52,12 +57,26 @@ def compile_source(request: dict[str, Any]) -> dict[str, Any]:
     return {**answer, "ptx": ptx.decode(errors="replace").rstrip("\0")}
 
 
+def _die_with_parent() -> None:
+    """Ask Linux to kill this process when its parent is gone: nobody wants the cubin then.
+
+    The signal comes when the *thread* that started us ends. That thread waits for us, however
+    short its life is otherwise, so it ends first only with its whole process.
+    """
+    parent = os.getppid()
+    with contextlib.suppress(OSError, AttributeError):  # no prctl: the limit of time has to do
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:  # it died before it could be watched
+        sys.exit(1)
+
+
 def main() -> None:
     """Answer the one request on standard input."""
+    _die_with_parent()
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_LIMIT, MEMORY_LIMIT))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     request = json.load(sys.stdin)
-    # The parent's clock ends a compile; this one ends it where the parent was killed.
+    # The parent's clock ends a compile; this one ends it where nobody else does.
     seconds = int(request["seconds"]) + 1
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
     json.dump(compile_source(request), sys.stdout)

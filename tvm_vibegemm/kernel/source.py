@@ -11,6 +11,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping
 
 from ..errors import SourceError
+from .cubin import TELLTALE
 from .plan import Plan
 
 MAX_BYTES = 256 * 1024
@@ -34,15 +35,18 @@ _CALLS = {
     "host code": ("main", "system", "fopen", "getenv", "dlopen"),
     "a launch from the device": ("cudaLaunchKernel", "cudaLaunchDevice", "cudaFree"),
     "reading a clock": ("clock", "clock64", "globaltimer", "__clock", "__clock64"),
+    "stopping the device": ("__trap", "__brkpt", "__builtin_trap", "__prof_trigger", "abort"),
 }
 _WORD_REASONS = {word: reason for reason, words in _WORDS.items() for word in words}
 _CALL_REASONS = {word: reason for reason, words in _CALLS.items() for word in words}
-# Inline PTX: clocks and performance counters, variables of the module, files.
+# Inline PTX: clocks and counters, the debugger's instructions, a constant's generic address,
+# variables of the module, files.
 _PTX = re.compile(
-    r"%(?:clock|globaltimer|nanotime|pm\d|envreg)\w*|\b(?:pmevent|brkpt)\b|#"
-    r"|(?:^|[;{}\n]|\\n|\\t)\s*(?:\.(?:visible|weak|common|extern)\s+)*"
+    rf"%(?:{TELLTALE})\w*|\b(?:pmevent|brkpt|trap)\b|#|\bcvta\s*\.\s*const\b|\bgeneric\s*\("
+    r"|(?:^|[;{}:\n])\s*(?:\.(?:visible|weak|common|extern)\s+)*"
     r"\.(?:global|file|loc|extern|func|entry|version|target|section)\b(?!\.)"
 )
+_BLANK = re.compile(r"\\[nt]|/\*.*?\*/", re.DOTALL)
 _ESCAPE = re.compile(r"\\(?![nt\\\"'])[^\n]?")
 _VARIABLE = re.compile(
     r"(?:^|[;}{])\s*(?:(?:static|volatile|extern|inline|const|constexpr)\s+)*__device__\s+"
@@ -152,7 +156,7 @@ def _check_tokens(source: str, fail: Fail) -> str:
             if not _in_include(source, start):
                 if kind == "text" and (match := _ESCAPE.search(text)):
                     raise fail(start + match.start(), f"the escape {match.group()} is not allowed")
-                if match := _PTX.search(joined):
+                if match := _PTX.search(_BLANK.sub("\n", joined)):
                     found = match.group().strip()
                     raise fail(start, f"{found!r} in a text (inline PTX) is not allowed")
                 if text != '"C"':

@@ -17,9 +17,16 @@ MAX_THREADS = 1024
 MAX_BLOCK = (1024, 1024, 64)
 MAX_CLUSTER = 8
 INT32_MAX = 2**31 - 1
+_FP8 = {"f8e4m3", "f8e5m2"}
 _INNER_BYTES = {"32B": 32, "64B": 64, "128B": 128}
 # A dynamic M is judged at the ends of its range and around the powers of two in it.
 _LARGEST_M = 1 << 24
+
+
+class ResourceReason(str):
+    """A reason that names a resource: a block asks for more than the device has of it."""
+
+    __slots__ = ()
 
 
 def why_not(
@@ -42,7 +49,8 @@ def why_not(
     Returns
     -------
     str or None
-        One short sentence, or None.
+        One short sentence, or None. It is a :class:`ResourceReason` where shared memory or
+        threads do not suffice; what registers allow is known after the build.
     """
     try:
         values = plan.check_tunables(tunables or {})
@@ -65,6 +73,10 @@ def _static(plan: Plan, workload: Workload, device: Device) -> str | None:
         return "it serves no batch"
     if workload.epilogue and not plan.epilogue:
         return "it takes no epilogue"
+    narrow = [op.dtype for op in workload.epilogue if op.dtype in _FP8]
+    if narrow and not _FP8 & {workload.a, workload.b, workload.out}:
+        # The prelude has the FP8 types only where A, B or D needs them.
+        return f"an epilogue operand of {narrow[0]} needs FP8 in A, B or D too"
     if workload.m is None and not plan.dynamic_m:
         return "it needs a fixed M"
     if workload.is_empty:
@@ -100,7 +112,7 @@ def _dynamic(
     for m in sorted(probes, key=lambda m: (m not in (low, top), m)):
         reason = _at(plan, workload, device, tunables, m)
         if reason:
-            return reason if low == top else f"at M = {m}, {reason}"
+            return reason if low == top else _behind(f"at M = {m}, ", reason)
     return None
 
 
@@ -137,8 +149,13 @@ def _at(
             return f"launch {launch.entry}: one entry with two sizes of shared memory"
         reason = _launch(launch, workload, device, env, workspace)
         if reason:
-            return f"launch {launch.entry}: {reason}"
+            return _behind(f"launch {launch.entry}: ", reason)
     return None
+
+
+def _behind(place: str, reason: str) -> str:
+    """Return a reason with its place before it, and of its own type."""
+    return type(reason)(place + reason)
 
 
 def _launch(
@@ -150,9 +167,11 @@ def _launch(
     for name, sizes, limits in (("grid", grid, MAX_GRID), ("block", block, MAX_BLOCK)):
         for axis, size, limit in zip("xyz", sizes, limits, strict=True):
             if not 1 <= size <= limit:
-                return f"{name} {axis} = {size} is not between 1 and {limit}"
+                kind = ResourceReason if name == "block" and size > limit else str
+                return kind(f"{name} {axis} = {size} is not between 1 and {limit}")
     if block[0] * block[1] * block[2] > MAX_THREADS:
-        return f"{block[0] * block[1] * block[2]} threads in a block; at most {MAX_THREADS}"
+        threads = block[0] * block[1] * block[2]
+        return ResourceReason(f"{threads} threads in a block; at most {MAX_THREADS}")
     if cluster != [1, 1, 1]:
         if not device.has("cluster"):
             return f"{device.arch} has no clusters"
@@ -164,7 +183,8 @@ def _launch(
         return f"{grid} cooperative blocks do not all fit {device.num_sms} multiprocessors"
     shared = expr.evaluate(launch.shared_bytes, env)
     if not 0 <= shared <= device.smem_per_block:
-        return f"{shared} bytes of shared memory; {device.arch} has {device.smem_per_block}"
+        kind = ResourceReason if shared > 0 else str
+        return kind(f"{shared} bytes of shared memory; {device.arch} has {device.smem_per_block}")
     for param in launch.params:
         reason = None
         if isinstance(param, TensorMapParam):
