@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import Any
 
@@ -33,7 +33,7 @@ from tvm_vibegemm.workload import DTYPES, EpilogueOp, Workload
 
 K_SIZES = (64, 4096, 65536)
 Product = Callable[[Array, Array], Array]
-Make = Callable[["Run"], Array]
+Make = Callable[[Workload, list[Array]], Array]
 
 # -- rounding -----------------------------------------------------------------------------------
 
@@ -79,8 +79,11 @@ def sequential(a: Array, b: Array, block: int = 256) -> Array:
 def fused(a: Array, b: Array) -> Array:
     """Sum one product after the other, fused: what ``fmaf`` in order gives."""
     total = np.zeros((a.shape[0], b.shape[1]), np.float32)
-    for k in range(a.shape[1]):
-        total = (np.multiply.outer(a[:, k], b[k]) + total).astype(np.float32)
+    product = np.empty(total.shape)
+    for x, y in zip(np.ascontiguousarray(a.T)[:, :, None], b, strict=True):
+        np.multiply(x, y, out=product)
+        np.add(product, total, out=product)
+        total[...] = product
     return total
 
 
@@ -194,43 +197,10 @@ def int16(a: Array, b: Array) -> Array:
 # -- whole kernels ------------------------------------------------------------------------------
 
 
-class Run:
-    """One kernel's surroundings: a workload, its inputs, and what several outputs are made from.
-
-    Parameters
-    ----------
-    workload, inputs
-        As the kernel gets them.
-    """
-
-    def __init__(self, workload: Workload, inputs: list[Array]) -> None:
-        self.workload, self.inputs = workload, inputs
-        a, b = (x.astype(np.float64) for x in inputs[:2])
-        #: A as M × K and B as K × N.
-        self.a = a.T if workload.trans_a else a
-        self.b = b.T if workload.trans_b else b
-
-    @cached_property
-    def total(self) -> Array:
-        """The accumulator of the honest kernel that the judge's own device code is."""
-        with np.errstate(all="ignore"):
-            if self.workload.acc == "s32":
-                return int32(self.a, self.b)
-            if self.workload.a == "tf32":
-                return tf32(self.a, self.b)
-            product = tensor_core if self.workload.a in ("f16", "bf16") else fused
-            return product(self.a, self.b)
-
-    @cached_property
-    def honest(self) -> Array:
-        """Its output."""
-        return self.finish(self.total)
-
-    def finish(self, total: Array) -> Array:
-        """Return the output that an accumulator gives."""
-        with np.errstate(all="ignore"):
-            value = epilogue(self.workload, total, self.inputs[2:])
-            return stored(self.workload, value)
+def pair(workload: Workload, inputs: list[Array]) -> tuple[Array, Array]:
+    """Return A as M × K and B as K × N in float64."""
+    a, b = (x.astype(np.float64) for x in inputs[:2])
+    return (a.T if workload.trans_a else a), (b.T if workload.trans_b else b)
 
 
 def epilogue(workload: Workload, value: Array, operands: list[Array]) -> Array:
@@ -269,11 +239,21 @@ def stored(workload: Workload, value: Array) -> Array:
 def kernel(product: Product) -> Make:
     """Return a kernel around a product."""
 
-    def make(run: Run) -> Array:
+    def make(workload: Workload, inputs: list[Array]) -> Array:
         with np.errstate(all="ignore"):
-            return run.finish(product(run.a, run.b))
+            value = product(*pair(workload, inputs))
+            return stored(workload, epilogue(workload, value, inputs[2:]))
 
     return make
+
+
+def reference(workload: Workload) -> Make:
+    """Return the honest kernel that the judge's own device code is."""
+    if workload.acc == "s32":
+        return kernel(int32)
+    if workload.a == "tf32":
+        return kernel(tf32)
+    return kernel(tensor_core if workload.a in ("f16", "bf16") else fused)
 
 
 def specialised(workload: Workload, inputs: list[Array]) -> list[Array]:
@@ -300,11 +280,14 @@ class Fault:
         What the judge must say of it.
     k
         The sizes at which it makes a difference.
+    of_honest
+        True where ``make`` gets the honest output in place of the inputs.
     """
 
     make: Make
     reason: Reason
     k: tuple[int, ...] = K_SIZES
+    of_honest: bool = False
 
 
 def _low(product: Product) -> Fault:
@@ -312,12 +295,11 @@ def _low(product: Product) -> Fault:
 
 
 def _changed(change: Callable[[Workload, Array], Array], reason: Reason) -> Fault:
-    def make(workload: Workload, inputs: list[Array]) -> Array:
+    def make(workload: Workload, honest: list[Array]) -> Array:
         with np.errstate(all="ignore"):
-            got = change(workload, reference(workload)(workload, inputs).astype(np.float64))
-            return stored(workload, got)
+            return stored(workload, change(workload, honest[0].astype(np.float64)))
 
-    return Fault(make, reason)
+    return Fault(make, reason, of_honest=True)
 
 
 def _wrong(change: Callable[[Workload, Array], Array]) -> Fault:
@@ -522,7 +504,7 @@ class Class:
 
     def workload(self, k: int) -> Workload:
         """Return the workload of a size: small, as NumPy adds K products in many ways."""
-        m, n = (16, 24) if k > 10_000 else (32, 40)
+        m, n = (8, 32) if k > 10_000 else (32, 40)
         return Workload(m, n, k, *self.types, epilogue=self.epilogue)
 
 
@@ -601,8 +583,10 @@ CLASSES: dict[str, Class] = {
     "f16 gelu": _narrow(
         "f16", "f16", _GELU, **{"gelu_tanh for gelu_erf": _fault(_as("gelu_tanh"))}
     ),
+    # At K = 65536 the two forms differ by less than what rounding the sum and D may do.
     "bf16 gelu": _narrow(
-        "bf16", "bf16", _GELU, **{"gelu_tanh for gelu_erf": _fault(_as("gelu_tanh"))}
+        *("bf16", "bf16", _GELU),
+        **{"gelu_tanh for gelu_erf": replace(_fault(_as("gelu_tanh")), k=K_SIZES[:2])},
     ),
     "f32 gelu": Class(
         ("f32", "f32", "f32", "f32"),
@@ -675,7 +659,8 @@ def report(name: str, k: int, seed: int = 1) -> Report:
         for label, fault in case.faults.items():
             seen = found.faults.setdefault(label, [])
             if k in fault.k and (not seen or seen[-1].reason is Reason.ACCEPTED):
-                seen.append(judged(label, fault.make(workload, inputs)))
+                given = [honest] if fault.of_honest else inputs
+                seen.append(judged(label, fault.make(workload, given)))
     return found
 
 

@@ -26,7 +26,14 @@ from tvm_vibegemm.workload import Workload
 
 from .faults import CLASSES, K_SIZES, report
 
-CASES = [(name, k) for name in CLASSES for k in K_SIZES]
+# Sums of 65536 products take NumPy seconds; what follows them does not depend on their length.
+LONGEST = max(K_SIZES)
+CASES = [
+    (name, k)
+    for name, it in CLASSES.items()
+    for k in K_SIZES
+    if k < LONGEST or not it.epilogue or name == "f32 gelu"
+]
 
 
 @pytest.mark.parametrize(("name", "k"), CASES)
@@ -66,7 +73,7 @@ def test_every_recipe_is_needed() -> None:
     first = {
         seen[-1].recipe
         for name in ("f32", "f16", "f32 gelu", "bf16 gelu")
-        for k in K_SIZES
+        for k in K_SIZES[:2]
         for seen in report(name, k).faults.values()
         if seen and seen[-1].reason is not Reason.ACCEPTED
     }

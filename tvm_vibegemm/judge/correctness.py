@@ -183,7 +183,7 @@ class _Runs:
     ) -> Stats:
         found = self.trusted.compare(self.workload, self.recipe, output.address, truth, poison)
         if problem is not None and not is_exact(self.workload, self.recipe):
-            self.trusted.honest(self.workload, problem, truth, found)
+            self.trusted.honest(self.workload, problem, output.address, truth, found)
         return self.trusted.stats(found)
 
     def _explain(self, reason: Reason, stats: Stats) -> tuple[Reason, Stats]:

@@ -48,6 +48,7 @@ _SPREAD = {"f32": 12, "tf32": 12, "bf16": 12, "f16": 3, "f8e4m3": 2, "f8e5m2": 3
 _BENT = ("gelu_erf", "gelu_tanh", "silu")
 _DENSE_SUM = 8192.0
 _DENSE_SUM_FP8 = 512.0
+_DEVIATIONS = 8  # further than that from zero is no sum, in any output that fits a machine
 
 
 @dataclass(frozen=True)
@@ -133,15 +134,31 @@ def dense_top(workload: Workload) -> float:
 def is_exact(workload: Workload, recipe: str) -> bool:
     """Return True where an honest kernel gives the rounded true result bit for bit.
 
-    Activations and factors that are no power of two round on their way.
+    Activations and factors that are no power of two round on their way, and so does whatever needs
+    more than the 24 bits of float32: a factor of 1/8 takes three of them.
     """
     if recipe not in EXACT and workload.acc != "s32":
         return False
-    return all(
-        op.kind in ("bias", "residual", "relu")
-        or (op.kind == "scale" and math.frexp(scale_of(op))[0] in (0.5, -0.5, 0.0))
-        for op in workload.epilogue
-    )
+    if not workload.epilogue:
+        return True
+    full = min(_FULL[workload.a], _FULL[workload.b])
+    largest = _DEVIATIONS * _DENSE_SUM if recipe == DENSE else 4.0 * full
+    if workload.acc == "s32":
+        largest = float(max(workload.k, 1) * full * full)
+    finest = 1.0
+    for op in workload.epilogue:
+        if op.kind == "scale":
+            factor = abs(scale_of(op))
+            if math.frexp(factor)[0] not in (0.5, 0.0):
+                return False
+            largest, finest = largest * factor, finest * min(factor, 1.0)
+        elif op.dtype is not None:
+            largest += min(_FULL[workload.a], _FULL.get(op.dtype, _FULL[workload.a]))
+        elif op.kind != "relu":
+            return False
+        if finest == 0 or largest / finest > 2**24:
+            return False
+    return True
 
 
 def scale_of(op: EpilogueOp) -> float:

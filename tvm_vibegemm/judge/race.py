@@ -141,7 +141,7 @@ class Race:
                 return
         for subject, copy in kept:
             found = self.trusted.compare(self.workload, NORMAL, copy.address, truth, NAN_WORD)
-            self.trusted.honest(self.workload, problem, truth, found)
+            self.trusted.honest(self.workload, problem, copy.address, truth, found)
             stats = self.trusted.stats(found)
             reason = verdict(self.workload, NORMAL, stats)
             if reason is not Reason.ACCEPTED:

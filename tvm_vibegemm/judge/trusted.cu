@@ -218,7 +218,7 @@ extern "C" __global__ void __launch_bounds__(256) product(const Problem* problem
 // ---------------------------------------------------------------- comparison
 struct Limits { double unit_out, smallest, per_size, largest, saturates; };
 struct Stats {
-    double error2, want2, honest2, honest_want2;
+    double error2, want2, honest2, sampled2, honest_want2;
     u64 max_error, max_ratio, max_share;          // bits of doubles: absolute, of the bound, of size
     u64 wrong, inexact, poisoned, not_finite, finite, inf_as_nan, compared;
     u64 listed[32];                               // the first that were found wrong, in any order
@@ -348,15 +348,16 @@ __device__ unsigned tf32(double x) {
     return r;
 }
 
-// The squared error of an honest kernel on tiles of 16 x 8 drawn from the seed, one warp a tile:
+// The squared error of an honest kernel on tiles of 16 x 8 drawn from the seed, one warp a tile, and
+// of `got` on the same elements:
 // tensor-core products with a float32 accumulator (16-bit types, TF32), fmaf in order for float32
 // and 8-bit types, one rounding at the end.
-extern "C" __global__ void honest(const Problem* problem, const double* want, int type, u64 seed, i64 tiles,
-                                  double largest, Stats* all) {
+extern "C" __global__ void honest(const Problem* problem, const void* got, const double* want, int type,
+                                  u64 seed, i64 tiles, double largest, Stats* all) {
     const Problem& q = *problem;
     const int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
     const i64 warps = (i64)gridDim.x * blockDim.x / 32, tm = (q.M + 15) / 16, tn = (q.N + 7) / 8;
-    double error2 = 0, want2 = 0;
+    double error2 = 0, sampled2 = 0, want2 = 0;
     for (i64 w = ((i64)blockIdx.x * blockDim.x + threadIdx.x) / 32; w < tiles; w += warps) {
         const i64 tile = (i64)(mix(seed + w) % (u64)(tm * tn * q.batch));
         const i64 b = tile / (tm * tn), m0 = tile % (tm * tn) / tn * 16, n0 = tile % tn * 8;
@@ -393,12 +394,14 @@ extern "C" __global__ void honest(const Problem* problem, const double* want, in
             const double truth = want[(b * q.M + m) * q.N + n];
             double v = d[i], unused = 0;
             finish(q, b, m, n, v, unused);
-            const double is = rounded((float)v, type);
-            if (!isfinite(is) || !isfinite(truth) || fabs(truth) > 0.998 * largest) continue;
+            const double is = rounded((float)v, type), its = load(got, (b * q.M + m) * q.N + n, type);
+            if (!isfinite(is) || !isfinite(its) || !isfinite(truth) || fabs(truth) > 0.998 * largest) continue;
             error2 += (is - truth) * (is - truth);
+            sampled2 += (its - truth) * (its - truth);
             want2 += truth * truth;
         }
     }
     atomicAdd(&all->honest2, error2);
+    atomicAdd(&all->sampled2, sampled2);
     atomicAdd(&all->honest_want2, want2);
 }

@@ -66,7 +66,7 @@ class _Limits(ctypes.Structure):
 
 class _Stats(ctypes.Structure):
     _fields_ = (
-        *((x, ctypes.c_double) for x in ("error2", "want2", "honest2", "honest_want2")),
+        *((x, ctypes.c_double) for x in ("error2", "want2", "honest2", "sampled2", "honest_want2")),
         *((x, ctypes.c_double) for x in ("max_error", "max_ratio", "max_share")),
         *((x, ctypes.c_uint64) for x in ("wrong", "inexact", "poisoned", "not_finite")),
         *((x, ctypes.c_uint64) for x in ("finite", "inf_as_nan", "compared")),
@@ -265,14 +265,16 @@ class Trusted:
             *(_u64(seed), _i64(count), _limits(workload, NORMAL), _u64(found.address)),
         )
 
-    def honest(self, workload: Workload, problem: Memory, truth: Truth, found: Memory) -> None:
-        """Add the error of an honest kernel of the class, on tiles drawn at random."""
+    def honest(
+        self, workload: Workload, problem: Memory, got: int, truth: Truth, found: Memory
+    ) -> None:
+        """Add the errors of an honest kernel of the class and of ``got`` on some tiles."""
         m, n = workload.m or 0, workload.n
         tiles = -(-m // 16) * -(-n // 8) * workload.batch
         tiles = min(tiles, max(64, min(2048, 2**28 // max(workload.k * 128, 1))))
         self._launch(
-            *("honest", 32 * tiles, _u64(problem.address), _u64(truth.want.address)),
-            *(_int(workload.out), _u64(97), _i64(tiles)),
+            *("honest", 32 * tiles, _u64(problem.address), _u64(got)),
+            *(_u64(truth.want.address), _int(workload.out), _u64(97), _i64(tiles)),
             *(_double(LARGEST[workload.out]), _u64(found.address)),
         )
 
