@@ -77,12 +77,15 @@ def draws(workload: Workload, recipe: str) -> list[Draw]:
     recipe
         One of :data:`RECIPES`. ``precise-a``: A holds integers of a full mantissa, B at most four
         ±1 a column, so that the result is exact in the claimed class and in no lower one;
-        ``precise-b``: the other way round. ``dense``: small integers everywhere, whose sums are
+        ``precise-b``: the other way round (before an activation A is small, so that it is checked
+        where it bends). ``dense``: small integers everywhere, whose sums are
         exact in a float32 accumulator and not in an fp16 one. ``uniform`` in [0, 1), ``normal``,
         ``wide``: normal times 2^i. ``special``: normal, with what :func:`specials` names.
     """
+    bent = any(op.kind in _BENT for op in workload.epilogue)
     if recipe == PRECISE_A:
-        pair = [Draw(Kind.INTEGERS, _FULL[workload.a]), Draw(Kind.SPARSE)]
+        # Up to 12 in sum where an activation follows: of large numbers it is a line.
+        pair = [Draw(Kind.INTEGERS, 3.0 if bent else _FULL[workload.a]), Draw(Kind.SPARSE)]
     elif recipe == PRECISE_B:
         pair = [Draw(Kind.SPARSE), Draw(Kind.INTEGERS, _FULL[workload.b])]
     elif recipe == DENSE:
@@ -90,8 +93,7 @@ def draws(workload: Workload, recipe: str) -> list[Draw]:
         pair = [Draw(Kind.INTEGERS, top), Draw(Kind.INTEGERS, top)]
     elif recipe == UNIFORM:
         pair = [Draw(Kind.UNIFORM)] * 2
-    elif recipe == NORMAL and any(op.kind in _BENT for op in workload.epilogue):
-        # Sums of about 1: an activation of large numbers is a line, and shows nothing of itself.
+    elif recipe == NORMAL and bent:  # sums of about 1
         pair = [Draw(Kind.NORMAL, max(workload.k, 1) ** -0.25)] * 2
     elif recipe == WIDE:
         spread = min(_SPREAD[x] for x in (workload.a, workload.b))
@@ -106,7 +108,7 @@ def draws(workload: Workload, recipe: str) -> list[Draw]:
             for x in pair
         ]
     # As large as the operands: what is added wrongly must not look like rounding.
-    full = _FULL[workload.a]
+    full = 3.0 if bent and recipe == PRECISE_A else float(_FULL[workload.a])
     return pair + [
         Draw(Kind.INTEGERS, min(full, _FULL.get(op.dtype, full)))
         if recipe in EXACT or workload.acc == "s32"
@@ -282,7 +284,9 @@ def _drawn(random: np.random.Generator, x: Operand, draw: Draw) -> Array:
     values = np.zeros((x.matrices, k, others))
     if k:
         other = np.arange(others)
-        for place in (other % k, k - 1 - other % min(k, 32), random.integers(0, k, others)):
+        first = other % k
+        last = k - 1 - other % min(k, 32)
+        for place in (first, np.minimum(first ^ 1, k - 1), last, random.integers(0, k, others)):
             values[:, place, other] = random.choice([-1.0, 1.0], (x.matrices, others))
     return values if x.k_rows else values.swapaxes(1, 2)
 

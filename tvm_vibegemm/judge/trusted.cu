@@ -66,9 +66,12 @@ __device__ double value(int kind, double top, u64 seed, i64 i, i64 k, i64 other,
     const u64 bits = mix(seed + mix((u64)i));
     switch (kind) {
         case INTEGERS: return (double)(i64)(bits % (u64)(2 * (i64)top + 1)) - top;
-        case SPARSE: {  // at most four k of each column (or row) hold +-1; the last 32 k are never left out
-            bool here = k == other % K || k == K - 1 - other % (K < 32 ? K : 32);
-            for (int j = 0; j < 2; ++j) here |= (i64)(mix(seed + 7919 * (u64)other + j) % (u64)K) == k;
+        case SPARSE: {
+            // At most four k of each column (or row) hold +-1: two neighbours, which share whatever
+            // partial sum there is, one of the last 32 k, so that none is left out, and any one.
+            const i64 first = other % K, second = (first ^ 1) < K ? first ^ 1 : K - 1;
+            const bool here = k == first || k == second || k == K - 1 - other % (K < 32 ? K : 32)
+                || k == (i64)(mix(seed + 7919 * (u64)other) % (u64)K);
             return !here ? 0 : bits & 1 ? 1 : -1;
         }
         case UNIFORM: return unit(bits);
