@@ -17,6 +17,7 @@ VERBS = {
     "build": ("build", "Check and compile one kernel."),
     "compare": ("compare", "Run compiled libraries of one model side by side on the GPU."),
     "compile": ("compile", "Compile an ONNX model with LLM-written kernels."),
+    "db": ("db", "Look at a tuning database, check it, prune it, hold it against another."),
     "doctor": ("doctor", "Show what is there for compiling and running, and what is not."),
     "generate": ("generate", "Ask a language model for a kernel family."),
     "judge": ("judge", "Check and time kernels on this machine's GPU."),
