@@ -7,7 +7,8 @@ import pytest
 from tests.exploits.catalogue import CONTROLS, EXPLOITS, Control, Exploit
 from tvm_vibegemm.device import device_for
 from tvm_vibegemm.errors import VibeGEMMError
-from tvm_vibegemm.judge.candidate import Candidate, host, reason_of
+from tvm_vibegemm.judge.candidate import Candidate, host
+from tvm_vibegemm.judge.verdict import Reason, reason_of
 from tvm_vibegemm.kernel.kernel import Kernel
 from tvm_vibegemm.kernel.plan import Plan
 from tvm_vibegemm.workload import Workload
@@ -24,7 +25,7 @@ def reason(exploit: Exploit) -> str:
         candidate = Candidate(kernel, kernel.plan.defaults())
         host(Workload.parse(exploit.workload), H200, candidate, "f")
     except VibeGEMMError as error:
-        return reason_of(error)
+        return reason_of(error, Reason.BUILD_FAILED)
     return "accepted"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
 from pathlib import Path
 from typing import Any
@@ -10,37 +9,10 @@ from typing import Any
 import numpy as np
 
 from ..errors import InputError, last_line
-from ..graph.onnx_load import stored_tensors
+from ..graph.onnx_check import widened
 from ..judge.inputs import erf
 
 Arrays = list[np.ndarray[Any, Any]]
-_FLOATS = (1, 10, 16)  # FLOAT, FLOAT16, BFLOAT16
-_DOUBLE = 11
-
-
-def in_double(model: Any) -> Any:
-    """Return a model with every float type made float64, values unchanged.
-
-    What it computes is the same function of the same (rounded) weights, without the roundings in
-    between.
-    """
-    import onnx
-
-    wide = copy.deepcopy(model)
-    del wide.graph.value_info[:]
-    for value in [*wide.graph.input, *wide.graph.output]:
-        if value.type.tensor_type.elem_type in _FLOATS:
-            value.type.tensor_type.elem_type = _DOUBLE
-    for tensor in stored_tensors(wide):
-        if tensor.data_type in _FLOATS:
-            array = onnx.numpy_helper.to_array(tensor).astype(np.float64)
-            tensor.CopyFrom(onnx.numpy_helper.from_array(array, tensor.name))
-    for node in wide.graph.node:
-        for attribute in node.attribute:
-            # Cast names its type "to", generators such as EyeLike "dtype".
-            if attribute.name in ("to", "dtype") and attribute.i in _FLOATS:
-                attribute.i = _DOUBLE
-    return wide
 
 
 def float64_truth(
@@ -76,7 +48,7 @@ def float64_truth(
         name: x.astype(np.float64) if x.dtype.kind not in "iub" else x for name, x in inputs.items()
     }
     try:
-        outputs: Arrays = _evaluator(in_double(model)).run(None, wide)
+        outputs: Arrays = _evaluator(widened(model, double=True)).run(None, wide)
     except Exception as error:  # it raises its own
         raise InputError(f"model: no float64 result: {last_line(error)}") from error
     if cache is not None:

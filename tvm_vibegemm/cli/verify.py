@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +61,7 @@ def command(
             *references, mine = session.judge(workload, [entry], rounds=rounds, seed=seed)
             refused |= mine.verdict != "accepted"
             if as_json:
-                click.echo(json.dumps(json.loads(mine.to_json())))
+                click.echo(mine.to_json())
             else:
                 _show(workload.key, mine, references)
     if refused:

@@ -12,7 +12,7 @@ import numpy as np
 from ..errors import InputError, last_line
 from .onnx_load import load_model, stored_tensors
 
-_FLOAT, _FLOAT16, _BFLOAT16 = 1, 10, 16  # element types of ONNX
+_FLOAT, _FLOAT16, _DOUBLE, _BFLOAT16 = 1, 10, 11, 16  # element types of ONNX
 _NARROW = (_FLOAT16, _BFLOAT16)
 _PROTOBUF_LIMIT = 2**31 - 1
 
@@ -65,28 +65,38 @@ def widened_truth(
     return onnx_runtime(widened(model), wide)
 
 
-def widened(model: Any) -> Any:
+def widened(model: Any, double: bool = False) -> Any:
     """Return a model with every 16-bit float type made float32, values unchanged.
 
     What it computes is the same function of the same (rounded) weights, without the roundings in
     between: the truth that a 16-bit model is measured against.
+
+    Parameters
+    ----------
+    model
+        An onnx.ModelProto; it stays as it is.
+    double
+        True to make float64 of every float type, float32 included.
     """
     import onnx
+
+    narrow = (*_NARROW, _FLOAT) if double else _NARROW
+    width, dtype = (_DOUBLE, np.float64) if double else (_FLOAT, np.float32)
 
     wide = copy.deepcopy(model)
     del wide.graph.value_info[:]
     for value in [*wide.graph.input, *wide.graph.output]:
-        if value.type.tensor_type.elem_type in _NARROW:
-            value.type.tensor_type.elem_type = _FLOAT
+        if value.type.tensor_type.elem_type in narrow:
+            value.type.tensor_type.elem_type = width
     for tensor in stored_tensors(wide):
-        if tensor.data_type in _NARROW:
-            array = onnx.numpy_helper.to_array(tensor).astype(np.float32)
+        if tensor.data_type in narrow:
+            array = onnx.numpy_helper.to_array(tensor).astype(dtype)
             tensor.CopyFrom(onnx.numpy_helper.from_array(array, tensor.name))
     for node in wide.graph.node:
         for attribute in node.attribute:
             # Cast names its type "to", generators such as EyeLike "dtype".
-            if attribute.name in ("to", "dtype") and attribute.i in _NARROW:
-                attribute.i = _FLOAT
+            if attribute.name in ("to", "dtype") and attribute.i in narrow:
+                attribute.i = width
     return wide
 
 

@@ -11,7 +11,7 @@ import tvm
 from tvm import relax
 
 from ..device import Device
-from ..errors import BuildError, BuildTimeout, PlanError, ResourceError, SourceError, VibeGEMMError
+from ..errors import BuildError, PlanError, ResourceError, VibeGEMMError
 from ..hashing import digest
 from ..kernel.build import report_dict
 from ..kernel.kernel import Kernel
@@ -24,7 +24,6 @@ from ..rivals.reference import build_reference, operand_shapes, spellings
 from ..workload import Workload
 from .correctness import Subject
 from .trusted import prepare_trusted
-from .verdict import Reason
 
 
 @dataclass(frozen=True)
@@ -46,24 +45,13 @@ class Candidate:
         return cls(Kernel(data["source"], plan), plan.check_tunables(data["tunables"]))
 
 
-def reason_of(error: Exception) -> Reason:
-    """Return the verdict that an error before the first run means."""
-    if isinstance(error, ResourceError):
-        return Reason.RESOURCES
-    if isinstance(error, SourceError):
-        return Reason.SOURCE_REFUSED
-    if isinstance(error, PlanError):
-        return Reason.PLAN_REFUSED
-    return Reason.BUILD_TIMEOUT if isinstance(error, BuildTimeout) else Reason.BUILD_FAILED
-
-
 def host(workload: Workload, device: Device, candidate: Candidate, name: str) -> Hosted:
     """Build a candidate's cubins and its host function.
 
     Raises
     ------
     SourceError, PlanError, ResourceError, BuildError
-        See :func:`reason_of`.
+        See :func:`.verdict.reason_of`.
     """
     check_source(candidate.kernel.source, candidate.kernel.plan)
     reason = why_not(candidate.kernel.plan, workload, device, candidate.tunables)

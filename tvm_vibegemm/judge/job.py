@@ -15,7 +15,7 @@ from ..errors import BuildError, DeviceError, InputError, VibeGEMMError, last_li
 from ..rivals.reference import spellings
 from ..toolchain import local_device
 from ..workload import Workload
-from .candidate import Candidate, kernel_subject, reason_of, reference_call
+from .candidate import Candidate, kernel_subject, reference_call
 from .correctness import Subject, check
 from .inputs import DENSE, EXACT, NORMAL, RECIPES
 from .neighbours import COUNT, neighbours
@@ -23,7 +23,7 @@ from .protocol import FatalDeviceError
 from .race import race
 from .timing import Time, gpu_facts
 from .trusted import Trusted
-from .verdict import Reason
+from .verdict import Reason, reason_of
 
 # A kernel that is right is right here in milliseconds; this many variants share a few neighbours.
 _FEW = 4
@@ -97,7 +97,7 @@ def _check(
             ready.append((candidate, subject))
         except VibeGEMMError as error:
             subject = Subject(candidate.kernel.name, _never)
-            subject.refuse(reason_of(error), str(error))
+            subject.refuse(reason_of(error, Reason.BUILD_FAILED), str(error))
             log = getattr(error, "log", "")
             if log:
                 subject.evidence["log"] = log[:4000]

@@ -40,7 +40,13 @@ class Time:
 
 
 def check(result: Any) -> Any:
-    """Return what a call of cuda-bindings gave, or raise :class:`FatalDeviceError`."""
+    """Return what a call of cuda-bindings gave.
+
+    Raises
+    ------
+    FatalDeviceError
+        When it failed: after an error of the device nothing in this process works any more.
+    """
     error, *values = result
     if int(error) != 0:
         raise FatalDeviceError(f"CUDA: {error.name}")

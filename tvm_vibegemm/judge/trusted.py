@@ -25,7 +25,7 @@ from ..toolchain import fingerprint, include_dirs
 from ..workload import DTYPES, Workload
 from .inputs import LARGEST, NORMAL, Draw, Operand, is_exact, operands, scale_of
 from .numerics import LISTED, MAP, Limits, Stats, limits
-from .protocol import FatalDeviceError
+from .timing import check
 
 _SOURCE = Path(__file__).with_name("trusted.cu")
 _TYPES = {"f32": 0, "tf32": 0, "f16": 1, "bf16": 2, "s8": 3, "s32": 4, "f8e4m3": 5, "f8e5m2": 6}
@@ -73,20 +73,6 @@ class _Stats(ctypes.Structure):
         ("listed", ctypes.c_uint64 * (LISTED + 1)),
         ("map", ctypes.c_uint32 * (MAP * MAP)),
     )
-
-
-def check(result: Any) -> Any:
-    """Return what a call of cuda-bindings gave.
-
-    Raises
-    ------
-    FatalDeviceError
-        When it failed: after an error of the device nothing in this process works any more.
-    """
-    error, *values = result
-    if int(error) != 0:
-        raise FatalDeviceError(f"CUDA: {error.name}")
-    return values[0] if values else None
 
 
 class Memory:
@@ -245,7 +231,7 @@ class Trusted:
     ) -> Memory:
         """Start comparing an output, every element, with the truth; see :meth:`stats`."""
         exact = is_exact(workload, recipe)
-        found = self._new_stats()
+        found = self.no_stats()
         m, n = workload.m or 0, workload.n
         self._launch(
             *("compare", workload.batch * m * n, _u64(got), _int(workload.out)),
@@ -278,14 +264,11 @@ class Trusted:
             *(_double(LARGEST[workload.out]), _u64(found.address)),
         )
 
-    def _new_stats(self) -> Memory:
+    def no_stats(self) -> Memory:
+        """Return counts that are all zero."""
         found = Memory(ctypes.sizeof(_Stats), self.dev)
         self.fill(found.address, found.size - found.size % 4, 0)
         return found
-
-    def no_stats(self) -> Memory:
-        """Return counts that are all zero, for :meth:`sample`."""
-        return self._new_stats()
 
     def stats(self, found: Memory) -> Stats:
         """Wait for a comparison and return what it counted."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+from ..errors import BuildError, BuildTimeout, PlanError, ResourceError, SourceError
+
 
 class Reason(StrEnum):
     """Verdict of one kernel at one workload; :attr:`meaning` says it in words."""
@@ -67,3 +69,17 @@ _MEANING = {
     Reason.TOO_FAST: "faster than the device can move the bytes or do the operations",
     Reason.NO_VALID_REFERENCE: "TVM's own schedule does not build or is wrong here",
 }
+
+# The first that fits: a ResourceError is a PlanError, and a BuildTimeout a BuildError.
+_OF_ERRORS: tuple[tuple[type[Exception], Reason], ...] = (
+    (SourceError, Reason.SOURCE_REFUSED),
+    (ResourceError, Reason.RESOURCES),
+    (PlanError, Reason.PLAN_REFUSED),
+    (BuildTimeout, Reason.BUILD_TIMEOUT),
+    (BuildError, Reason.BUILD_FAILED),
+)
+
+
+def reason_of(error: Exception, otherwise: Reason) -> Reason:
+    """Return the verdict that an error of checking or building a kernel means."""
+    return next((reason for kind, reason in _OF_ERRORS if isinstance(error, kind)), otherwise)

@@ -20,7 +20,6 @@ import traceback
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
-from ..errors import BuildError, BuildTimeout, PlanError, ResourceError, SourceError
 from .protocol import (
     MAX_BYTES,
     FatalDeviceError,
@@ -29,18 +28,11 @@ from .protocol import (
     one_line,
     read_request,
 )
-from .verdict import Reason
+from .verdict import Reason, reason_of
 
 Handler = Callable[[dict[str, Any], int, Callable[[str], None]], Any]
 
 _PR_SET_PDEATHSIG = 1
-_REASONS: tuple[tuple[type[Exception], Reason], ...] = (
-    (SourceError, Reason.SOURCE_REFUSED),
-    (ResourceError, Reason.RESOURCES),  # a PlanError too, so it stands first
-    (PlanError, Reason.PLAN_REFUSED),
-    (BuildTimeout, Reason.BUILD_TIMEOUT),
-    (BuildError, Reason.BUILD_FAILED),
-)
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:
@@ -172,7 +164,7 @@ def _reason(error: Exception) -> Reason:
     own = getattr(error, "reason", None)
     if isinstance(own, Reason) and own is not Reason.ACCEPTED:
         return own
-    return next((reason for kind, reason in _REASONS if isinstance(error, kind)), Reason.CRASHED)
+    return reason_of(error, Reason.CRASHED)
 
 
 def _say(error: Exception) -> str:
