@@ -37,6 +37,15 @@ def test_a_kept_result_is_used_for_the_same_model_and_inputs_only(tmp_path: Path
     assert not np.array_equal(first, other)
 
 
+@pytest.mark.parametrize("content", [b"", b"not a zip file", b"PK\x03\x04 cut short"])
+def test_another_file_is_one_line_and_stays(content: bytes, tmp_path: Path) -> None:
+    model, path = encoder("float32", SMALL), tmp_path / "mine.txt"
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=r"mine\.txt: holds no float64 result"):
+        float64_truth(model, random_inputs(model), path)
+    assert path.read_bytes() == content
+
+
 def test_a_file_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     model = encoder("float32", SMALL)
     with pytest.raises(InputError, match="cannot be written"):

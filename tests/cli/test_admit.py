@@ -93,6 +93,7 @@ def test_an_answer_to_a_job_enters(place: Path) -> None:
         (lambda p: write_report(p, clean=False), "found faults"),
         (lambda p: write_report(p, kernel="0" * 64), "no report"),
         (lambda p: (p / "report.jsonl").write_text("nonsense\n"), "cannot be read"),
+        (lambda p: (p / "results.jsonl").write_text("{}\n"), "results.jsonl, line 1: "),
     ],
 )
 def test_anything_else_is_one_line_and_writes_nothing(

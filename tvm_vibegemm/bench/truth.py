@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -37,13 +38,18 @@ def float64_truth(
     Raises
     ------
     InputError
-        When the evaluator lacks an operator, or the file cannot be written.
+        When the evaluator lacks an operator, or the file is another one or cannot be written.
     """
     key = _digest(model, inputs)
     if cache is not None and cache.is_file():
-        with np.load(cache) as stored:
-            if str(stored["key"]) == key:
-                return [stored[f"y{i}"] for i in range(len(stored.files) - 1)]
+        try:
+            with np.load(cache) as stored:
+                if str(stored["key"]) == key:
+                    return [stored[f"y{i}"] for i in range(len(stored.files) - 1)]
+        except (OSError, ValueError, KeyError, TypeError, EOFError, BadZipFile) as error:
+            raise InputError(
+                f"truth {cache}: holds no float64 result ({last_line(error)}); name another file"
+            ) from error
     wide = {
         name: x.astype(np.float64) if x.dtype.kind not in "iub" else x for name, x in inputs.items()
     }

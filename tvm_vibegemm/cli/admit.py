@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..errors import InputError
+from ..errors import DatabaseError, InputError
 
 if TYPE_CHECKING:
     from .judge import Job
@@ -75,8 +75,12 @@ def command(
             raise InputError(f"results {path}: cannot be read ({error})") from error
         for number, line in enumerate(lines, 1):
             if line.strip():
-                measurement = Measurement.from_json(line)
-                _must_answer(measurement, asked, f"results {path}, line {number}")
+                place = f"results {path}, line {number}"
+                try:
+                    measurement = Measurement.from_json(line)
+                except DatabaseError as error:
+                    raise InputError(f"{place}: {error}") from error
+                _must_answer(measurement, asked, place)
                 taken.append(measurement)
     with Database.in_memory() as database:
         if folder.is_dir():
